@@ -7,7 +7,7 @@ takes them, `network(*inputs, ...)` or step by step, `begin(*inputs)`, `step`, `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -222,6 +222,11 @@ class Form(ABC, Generic[Gold, Given]):
         numbers  of the inputs among all: samples may depend on them, but on nothing beside them
         """
 
+    def as_line(self, answers: Sequence[Given], best: int) -> str:
+        """The answers in a line, with tabs between them; missing ones are blank."""
+        lines = [each.line() for each in answers]
+        return "\t".join(lines + [""] * (best - len(lines)))
+
     def as_json(self, answers: Sequence[Given]) -> dict[str, Any]:
         """The answers to one input as plain data."""
         return answers[0].as_data()
@@ -242,7 +247,7 @@ class Form(ABC, Generic[Gold, Given]):
 
     def read(
         self, worker: Worker, examples: Sequence[Example], coded: Any, **more: Any
-    ) -> Sequence[Reading]:
+    ) -> Iterable[Reading]:
         """How well right answers are predicted; `more` is for `readings`."""
         told = self.rows(examples)[self.column]
         whole = {i: (*row, told[i]) for i, row in enumerate(coded)}

@@ -182,8 +182,7 @@ def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
     found: Tokeniser | Vocabulary = load(path, MOST if symbols is None else symbols)
     if isinstance(found, Vocabulary):
         return Renumbered(found, symbols or found.size, str(path))
-    own: Tokeniser = found
-    return own
+    return found
 
 
 def symbols_of(tokeniser: Hiding) -> Symbols:

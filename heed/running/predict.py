@@ -43,8 +43,7 @@ class Answered:
 
     def line(self) -> str:
         """The answers in a line, with tabs between them; missing ones are blank."""
-        lines = [each.line() for each in self.found]
-        return "\t".join(lines + [""] * (self.best - len(lines)))
+        return self.form.as_line(self.found, self.best)
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON; of a line that was cut, with the length of the whole."""
@@ -76,7 +75,7 @@ def predict(
     """
     run = open_run(path, chosen(device), options)
     task, worker, count = run.task, run.worker, 0
-    task.only(options, task.known())
+    task.only(options, task.known(), run)
     choice, best = task.chosen(run.config, options)
     codec = Codec(worker.inputs, worker.form)
     part = slice(-LONGEST, None) if task.continues else slice(LONGEST)

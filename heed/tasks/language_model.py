@@ -57,9 +57,11 @@ from heed.models.xlnet_settings import XLNetSettings
 from heed.settings import Settings
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
+    READ,
     Codec,
     Config,
     Evaluated,
+    Exported,
     Prepared,
     Recipe,
     Start,
@@ -411,6 +413,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
     continues = True
     few, sampled, watched = 2, 1, 8
     scoring = ("out", "overlap")
+    adopts = (("gpt2", "language"), ("xlnet", "language"))
 
     def draft(self, recipe: LanguageRecipe) -> None:
         """Build the network; the vocabulary does not matter."""
@@ -538,6 +541,29 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             fixed=fixed,
         )
 
+    def suits(self, settings: Any) -> bool:
+        """An XLNet that reads both ways was made to fill in words."""
+        return getattr(settings, "direction", None) != "both"
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a GPT-2 or an XLNet."""
+        pieces, model = Borrowed(words, str(path)), found.settings
+        config = LanguageConfig(
+            heed=heed.__version__,
+            task="language-model",
+            model=model,
+            symbols=model.rows,
+            context=places(model) or READ,
+            decoding=Decoding(),
+        )
+        return config, _codec(pieces, model, config.context, config.memory)
+
+    def exported(self, config: LanguageConfig) -> Exported | None:
+        """A GPT-2 or an XLNet."""
+        if isinstance(config.model, RecurrentLanguageSettings):
+            return None
+        return Exported(fitted(config.model, symbols=config.symbols, context=config.context))
+
     # Judging and answering
 
     def evaluated(
@@ -549,7 +575,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         stage: str,
     ) -> Work[Evaluated]:
         """Read texts and score how well they are predicted; a text of one symbol has no loss."""
-        self.only(options, self.scoring)
         overlap, there = options.get("overlap", 0), [each for each in examples if each is not None]
         found: list[PredictedText] = []
         while some := there[len(found) : len(found) + TOGETHER]:
@@ -571,6 +596,10 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         pieces = Texts(each_file(told(TextFiles)(list(paths)))).pieces()
         yield from ()
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
+
+    def scores_by(self) -> Sequence[str]:
+        """How windows overlap; nothing is written."""
+        return self.scoring
 
     def of_kept(self, options: Mapping[str, Any]) -> None:
         """Windows may overlap in any text."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -142,6 +142,32 @@ def fitted_pieces(
     return text.load(path)
 
 
+READ = 512  # symbols at a time of a pretrained model that has no limit of positions
+
+
+class Frame(NamedTuple):
+    """The templates of a text and of a pair, each part with its segment."""
+
+    single: str
+    pair: str
+
+
+BERT_FRAME = Frame("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 $B:1 {eos}:1")
+
+
+class Exported(NamedTuple):
+    """What a run is as a pretrained model, for other libraries.
+
+    settings  of its network
+    frame     in which its task passes texts to it; None: as they are
+    longest   symbols to which its tokeniser cuts texts, if it does
+    """
+
+    settings: Any
+    frame: Frame | None = None
+    longest: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How examples become numbers and back: a kind for each part of the input, and a form."""
@@ -262,6 +288,7 @@ class Task(ABC, Generic[R, C]):
     watched: ClassVar[int] = 64  # examples whose attention each validation measures
     options: ClassVar[Sequence[str]] = ()  # of `predict`, beside those of decoding
     scoring: ClassVar[Sequence[str]] = ("out",)  # options of `evaluate`
+    adopts: ClassVar[Collection[tuple[str, str]]] = ()  # pretrained models: family and head
 
     # Before a run
 
@@ -362,6 +389,18 @@ class Task(ABC, Generic[R, C]):
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """A start's weights under the names of this model."""
         return start.weights
+
+    def suits(self, settings: Any) -> bool:
+        """Whether a pretrained model of these settings was made for this task more than others."""
+        return True
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a pretrained model (running/loading.py)."""
+        raise NotImplementedError
+
+    def exported(self, config: C) -> Exported | None:
+        """A run as a pretrained model; None if other libraries have no such network."""
+        return None
 
     def batches(self, recipe: R, prepared: Prepared, *, shard: tuple[int, int], fixed: bool) -> Any:
         """Batches of each epoch, examples of similar length together."""
@@ -476,8 +515,8 @@ class Task(ABC, Generic[R, C]):
         """The figures of each mechanism in `heed compare`."""
         return self.form.figures
 
-    def only(self, options: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Refuse an option that this task does not have."""
+    def only(self, options: Mapping[str, Any], known: Sequence[str], run: Any = None) -> None:
+        """Refuse an option that this task does not have, or that this run does not."""
         for name in options:
             if name not in known:
                 option = name.replace("_", "-")

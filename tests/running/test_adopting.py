@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from heed.running.stories.pretraining import HiddenWords
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
+from heed.answers.hidden import HiddenObjective
 from heed.data.permutation import sees
 from heed.errors import Refused
 from heed.events import finish
@@ -357,7 +357,7 @@ def test_pretraining_continues_with_the_folders_own_vocabulary(
     model, batch = batch_of(tmp_path / "r")
     opened = open_run(tmp_path / "r", CPU)
     there = torch.from_numpy(opened.worker.tokeniser.order)  # of each number of a row
-    objective = HiddenWords(Training(steps=1), opened.worker.numbers)
+    objective = HiddenObjective(Training(steps=1), opened.worker.numbers)
     ours = float(objective(model, batch).total) / objective.count(batch)
     tokens, lengths = batch.tokens, batch.lengths["text"]
     labels = torch.where(tokens["labels"] == 0, -100, there[tokens["labels"]])

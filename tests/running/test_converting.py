@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from heed.running.stories.pretrain import PretrainConfig
 from torch import nn
 
 import heed
@@ -31,6 +30,7 @@ from heed.running.opening import open_run
 from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import ClassifyConfig
 from heed.tasks.language_model import LanguageConfig
+from heed.tasks.pretrain import PretrainConfig
 from tests.running.folders import network, reconfigure, save
 
 CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]
