@@ -251,25 +251,6 @@ class Continuation(OfDocuments[Continued]):
 
     # Writing
 
-    @classmethod
-    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """The best of a beam, or several samples."""
-        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
-        if best > 1 and changes.setdefault("method", "beam") != "beam":
-            drawn = changes["method"] == "sample"
-            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
-            raise Refused(f"--best {best} needs --method beam; {cure}")
-        if best > 1 and samples > 1:
-            raise Refused(
-                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
-            )
-        return changes, max(best, samples)
-
-    def check(self, choice: Any, best: int) -> None:
-        """Refuse several answers of greedy search."""
-        if best > 1 and choice.method == "greedy":
-            raise Refused(f"greedy search has one answer, not {best}: use sampling or a beam")
-
     def settled(self, worker: Worker, choice: Any) -> _Choice:
         """With the network, whose steps are replayed where that pays."""
         decoding = SAMPLED if choice is None else choice

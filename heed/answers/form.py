@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Gold = TypeVar("Gold")
 Given = TypeVar("Given", bound="Answer")
 
+WIDEST = 1000  # hypotheses that a beam keeps at most
+
 Words = tuple[Sequence[str], Sequence[str] | None]
 """The words of an attention's queries and of its keys; None: the same."""
 
@@ -167,13 +169,28 @@ class Form(ABC, Generic[Gold, Given]):
 
     @classmethod
     def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """What the options of decoding change of its settings, and how many answers they want."""
-        return changes, changes.pop("best", 1)
+        """What the options of decoding change of its settings, and how many answers they want: the
+        best of a beam, or so many samples."""
+        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
+        many, option = max(best, samples), "best" if best > 1 else "samples"
+        if best > 1 and samples > 1:
+            raise Refused(
+                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
+            )
+        if many > WIDEST:
+            raise Refused(f"--{option} is {WIDEST} at most, like the width of a beam; got {many}")
+        if best > 1 and changes.setdefault("method", "beam") != "beam":
+            drawn = changes["method"] == "sample"
+            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
+            raise Refused(f"--best {best} needs --method beam; {cure}")
+        if samples > 1:
+            changes.setdefault("method", "sample")
+        return changes, many
 
     def check(self, choice: Any, best: int) -> None:
         """Refuse settings of decoding that give no such answers."""
-        if best > 1:
-            raise Refused(f"--best {best} needs several answers, and there is one")
+        if best > 1 and getattr(choice, "method", "greedy") == "greedy":
+            raise Refused(f"greedy search has one answer, not {best}: use sampling or a beam")
 
     def blank(self, worker: Worker, item: tuple[Any, ...]) -> list[Given]:
         """The answer to a blank input."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers import measures
-from heed.answers.form import Example, Form, Lead, Movable, Words, network_of
+from heed.answers.form import WIDEST, Example, Form, Lead, Movable, Words, network_of
 from heed.answers.text_scores import TextReading, TextScores, compared, text_scores
 from heed.answers.worker import Worker
 from heed.attention.statistics import entropy
@@ -33,7 +33,6 @@ from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
 from heed.decoding.stepping import Hypothesis
-from heed.errors import Refused
 from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective
@@ -41,7 +40,6 @@ from heed.training.settings import Training, Weight
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 
-WIDEST = 1000  # hypotheses that a beam keeps at most
 EXPLORED = 5  # hypotheses of a beam that a page shows
 LINKS = "links"
 """The column of linked symbols: the positions of a source symbol and a target symbol, and so on."""
@@ -271,29 +269,6 @@ class Text(Form[str, WrittenText]):
         return TeacherForcing(parts, settings)
 
     # Answering
-
-    @classmethod
-    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """The best of a beam, or several samples."""
-        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
-        if best > 1 and samples > 1:
-            raise Refused(
-                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
-            )
-        for option, many, needed in (("best", best, "beam"), ("samples", samples, "sample")):
-            if many > WIDEST:
-                raise Refused(
-                    f"--{option} is {WIDEST} at most, like the width of a beam; got {many}"
-                )
-            if many > 1 and changes.setdefault("method", needed) != needed:
-                method = changes["method"]
-                raise Refused(f"--{option} {many} needs --method {needed}, not {method}")
-        return changes, max(best, samples)
-
-    def check(self, choice: Any, best: int) -> None:
-        """Greedy search has one answer."""
-        if best > 1 and (choice or GREEDY).method == "greedy":
-            super().check(choice, best)
 
     def explored(self, choice: Any) -> int:
         """The best of a beam."""
