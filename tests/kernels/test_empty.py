@@ -19,7 +19,6 @@ from heed.kernels.additive.plan import Plan
 from heed.kernels.cell import native as cell
 from heed.kernels.choose import NAMES, off
 from heed.kernels.linear import native as linear
-from heed.kernels.look import native as look
 from heed.kernels.scan import native as scan
 
 needs_library = pytest.mark.skipif(native.missing() is not None, reason=native.missing() or "")
@@ -158,18 +157,6 @@ def test_mixtures_of_windows() -> None:
         for x in scan.mix_back(*parts, ok, weight):
             assert x.shape == parts[0].shape
             assert S or not x.any()
-
-
-@needs_library
-def test_looks_of_one_query() -> None:
-    for N, S, D, R, hides in product((0, 5), (0, 3), (0, 4), (0, 6), (False, True)):
-        q, k, v = torch.randn(N, 1, D), torch.randn(N, S, D), torch.randn(N, S, R)
-        hidden = torch.zeros(N, 1, S, dtype=torch.bool) if hides else None
-        context, weight = look.ahead(q, k, v, hidden, 1.0)
-        torch.testing.assert_close(context, torch.bmm((q @ k.mT).softmax(-1), v))
-        by_energy, by_q = look.back(torch.ones_like(context), k, v, weight, 1.0)
-        assert by_energy.shape == weight.shape
-        assert by_q.shape == q.shape
 
 
 @needs_library
