@@ -32,7 +32,7 @@ POOL = "pool"
 
 
 class LabelTraining(Training):
-    """How a classifier learns."""
+    """Settings of how a classifier learns."""
 
     adversarial: Weight = Field(
         0.0, description="size of adversarial changes to word vectors; training/adversarial.py"
@@ -47,7 +47,7 @@ class LabelObjective(nn.Module):
         self.part, self.settings, self.baseline = part, settings, MovingAverage()
 
     def count(self, batch: Batch) -> int:
-        """How many inputs a batch has."""
+        """The number of inputs in a batch."""
         return int((batch.tokens[Label.column] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -372,7 +372,7 @@ class Label(Form[str, Judgement]):
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """How well one label is recognised: precision of what got it, recall of its own."""
+    """Scores of one label: precision over inputs that got it, recall over those that have it."""
 
     label: str
     texts: int
@@ -383,7 +383,7 @@ class LabelScores:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How good the labels are.
+    """Scores of one label for each input.
 
     attended  the share of the attention that the steps that decide get, where these are known, and
               their share of all steps
@@ -436,7 +436,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """What was taken for what.
+    """The confusion matrix of labels, and scores from it.
 
     accuracy  per cent
     macro_f1  per cent; the mean over labels that occur or were given

@@ -33,7 +33,7 @@ class LabelsObjective(SequenceObjective):
         self.part = part
 
     def count(self, batch: Batch) -> int:
-        """How many labels a batch has."""
+        """The number of labels in a batch."""
         return int((batch.tokens[Labels.column] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -96,7 +96,7 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How good the labels are, in per cent."""
+    """Scores of a label for each position, in per cent."""
 
     sentences: int
     words: int  # that were read
