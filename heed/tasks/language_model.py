@@ -83,7 +83,7 @@ BYTES = 256 + len(SPECIALS)
 
 
 class Tokens(Settings):
-    """How text is cut into symbols."""
+    """Settings of how text is cut into symbols."""
 
     kind: Kind = "character"
     size: int = Field(4096, ge=5, le=1_000_000, description="Symbols in the vocabulary, at most.")
@@ -96,7 +96,7 @@ class Tokens(Settings):
 
 
 class Data(Settings):
-    """Where the text comes from, and what is held out of it. Files are settings, or simply paths:
+    """Settings of the text and the part that is held out. Files are settings, or simply paths:
     text, or *.jsonl; or a list of either, which is read as one corpus."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
@@ -181,7 +181,7 @@ def fitted(
 
 
 def places(settings: Model) -> int | None:
-    """How many symbols a model can see at once; None: any number."""
+    """The number of symbols that a model can see at once; None: any number."""
     return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
@@ -226,7 +226,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class DocumentReport(FilesReport):
-    """What became of the documents: read = kept + dropped, at every moment."""
+    """Counts of documents: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "document"
 
@@ -285,7 +285,7 @@ def texts(data: Data, root: Path) -> dict[str, Texts]:
 
 
 def _cut(files: list[TextFiles], share: float) -> int:
-    """How many characters of the last file are not held out."""
+    """The number of characters of the last file that are not held out."""
     sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
     asked = sum(sizes) - int(sum(sizes) * (1 - share))
     cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
@@ -350,7 +350,7 @@ def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well a text is predicted."""
+    """Scores of a predicted text."""
 
     symbols: int
     characters: int
@@ -404,7 +404,7 @@ class Scores:
 
 
 class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
-    """What running needs to know of language modelling."""
+    """The task of language modelling, for running."""
 
     name = "language-model"
     about = headline(sys.modules[__name__])
@@ -490,14 +490,14 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         return _codec(pieces, recipe.model, data.context, data.memory)
 
     def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """What became of the documents of each file."""
+        """Report the documents read, kept and dropped of each file."""
         unknown = f"; {report.unknown:,} symbols of it are unknown" if report.unknown else ""
         which = "training" if part == "train" else part
         *files, whole = report.told(f"{which} text")
         yield from [*files, f"{whole}{unknown}"]
 
     def noted(self, recipe: LanguageRecipe, prepared: Prepared) -> Iterator[str]:
-        """How many symbols there are."""
+        """Report the number of symbols."""
         count, size = len(prepared.train.tokens["text"]), prepared.codec.inputs["text"].size
         yield f"training text: {count:,} symbols, of a vocabulary of {size:,}"
 
@@ -598,7 +598,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
 
     def scores_by(self) -> Sequence[str]:
-        """How windows overlap; nothing is written."""
+        """The option of how windows overlap; nothing is written."""
         return self.scoring
 
     def of_kept(self, options: Mapping[str, Any]) -> None:

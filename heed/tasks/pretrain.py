@@ -100,7 +100,7 @@ Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 
 
 class Tokens(Settings):
-    """How text is cut into symbols; one more is the mask."""
+    """Settings of how text is cut into symbols; one more is the mask."""
 
     kind: Kind = "wordpiece"
     size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in the vocabulary, at most.")
@@ -108,7 +108,7 @@ class Tokens(Settings):
 
 
 class HeldOut(Settings):
-    """What is held out of the training text if no files for validation are given.
+    """The part of the training text held out if no files for validation are given.
 
     A document's first sentences decide, so a document is always on the same side.
     """
@@ -250,7 +250,7 @@ class PretrainConfig(Config):
 
 
 class Pretraining(Task[PretrainRecipe, PretrainConfig]):
-    """What running needs to know of pre-training."""
+    """The task of pre-training, for running."""
 
     name = "pretrain"
     about = headline(sys.modules[__name__])
@@ -329,7 +329,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         return _codec(_loaded(folder, rows), recipe.objective, data.longest, recipe.model.longest)
 
     def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """What became of the sentences of each file."""
+        """Report the sentences read, kept and dropped of each file."""
         return iter(report.told(f"{'training' if part == 'train' else part} text"))
 
     def beside(self, folder: RunFolder, prepared: Prepared) -> None:
@@ -431,7 +431,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         return found
 
     def known(self) -> Sequence[str]:
-        """How many words are listed for each mask."""
+        """The number of words that are listed for each mask."""
         return self.form.options
 
     def only(self, options: Mapping[str, Any], known: Sequence[str], run: Any = None) -> None:
