@@ -92,7 +92,7 @@ def predict(
 
 
 def _looked(worker: Worker, item: tuple[Any, ...], answers: Sequence[Any]) -> Look:
-    """What every attention did; pictures are loaded only here."""
+    """Every attention of the answers; pictures are loaded only here."""
     from heed.running.passes import one_pass
 
     return one_pass(worker, item, answers=answers).look

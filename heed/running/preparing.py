@@ -48,7 +48,7 @@ class _File(NamedTuple):
 
 
 def data_root(folder: str) -> Path:
-    """Where a data folder is looked up: in $HEED_DATA, or in the working directory; "." and "./..."
+    """The place of a data folder: in $HEED_DATA, or in the working directory; "." and "./..."
     are always in the working directory."""
     if Path(folder).parts[:1] in ((), ("..",)) or folder.startswith("./"):
         return Path.cwd()
