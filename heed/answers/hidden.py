@@ -454,13 +454,13 @@ class HiddenWords(OfDocuments[Filled]):
 
     def loss(self, readings: Sequence[HiddenReading]) -> float:
         """The loss that training minimises."""
-        return Scores.of(readings).total
+        return HiddenWordScores.of(readings).total
 
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, accuracy; by frequencies alone; next sentences."""
-        scores = Scores.of(worker.read(examples), self.shares)
+        scores = HiddenWordScores.of(worker.read(examples), self.shares)
         told = {
             "words_loss": scores.loss,
             "perplexity": scores.perplexity,
@@ -543,7 +543,7 @@ def _mean(name: str, heads: Sequence[Panel]) -> Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class HiddenWordScores:
     """Scores of predicted hidden words and next sentences."""
 
     words: int  # that were to be predicted
@@ -557,7 +557,9 @@ class Scores:
     follows_accuracy: float | None  # per cent
 
     @classmethod
-    def of(cls, readings: Sequence[HiddenReading], shares: Shares | None = None) -> Scores:
+    def of(
+        cls, readings: Sequence[HiddenReading], shares: Shares | None = None
+    ) -> HiddenWordScores:
         """The scores of all rows together.
 
         shares  the probability of each symbol without context (`unigram`); None if unknown    V

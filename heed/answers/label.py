@@ -292,11 +292,11 @@ class Label(Form[str, Judgement]):
 
     def judged(
         self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
-    ) -> Scores:
+    ) -> LabelScores:
         """Accuracy, macro-F1, scores by label."""
         right, told = [each.answer for each in examples], [each.label for each in said]
         found = confusion_scores(right, told, self.names)
-        return Scores(
+        return LabelScores(
             len(examples),
             found.accuracy,
             found.macro_f1,
@@ -371,7 +371,7 @@ class Label(Form[str, Judgement]):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelScores:
+class OneLabel:
     """Scores of one label: precision over inputs that got it, recall over those that have it."""
 
     label: str
@@ -382,7 +382,7 @@ class LabelScores:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class LabelScores:
     """Scores of one label for each input.
 
     attended  the share of the attention that the steps that decide get, where these are known, and
@@ -393,7 +393,7 @@ class Scores:
     accuracy: float  # per cent
     macro_f1: float  # per cent; the mean over labels that occur or were given
     loss: float  # nats per text
-    by_label: list[LabelScores]
+    by_label: list[OneLabel]
     labels: list[str]
     confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
     cut: int  # texts that were too long to be read to their end
@@ -445,7 +445,7 @@ class Confusion:
 
     accuracy: float
     macro_f1: float
-    by_label: list[LabelScores]
+    by_label: list[OneLabel]
     table: list[list[int]]
 
 
@@ -463,7 +463,7 @@ def confusion_scores(right: Sequence[str], said: Sequence[str], labels: Sequence
     return Confusion(100 * hits / max(1, len(right)), f1, by_label, table)
 
 
-def _label_scores(label: str, c: int, table: list[list[int]]) -> LabelScores:
+def _label_scores(label: str, c: int, table: list[list[int]]) -> OneLabel:
     right, texts, given = table[c][c], sum(table[c]), sum(row[c] for row in table)
     precision, recall = right / max(1, given), right / max(1, texts)
-    return LabelScores(label, texts, precision, recall, 2 * right / max(1, texts + given))
+    return OneLabel(label, texts, precision, recall, 2 * right / max(1, texts + given))
