@@ -35,7 +35,7 @@ from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
 from heed.data.kinds.text import RawText
-from heed.data.packed_rows import Packed
+from heed.data.packed_rows import PackedRows
 from heed.data.sources import (
     FilesReport,
     TextFiles,
@@ -82,14 +82,14 @@ Model = Annotated[
 BYTES = 256 + len(SPECIALS)
 
 
-class Tokens(Settings):
+class TextTokens(Settings):
     """Settings of how text is cut into symbols."""
 
     kind: Kind = "character"
     size: int = Field(4096, ge=5, le=1_000_000, description="Symbols in the vocabulary, at most.")
 
     @model_validator(mode="after")
-    def _room(self) -> Tokens:
+    def _room(self) -> TextTokens:
         if self.kind == "byte-bpe" and self.size < BYTES:
             raise ValueError(f"byte-bpe has {BYTES} symbols or more; got size={self.size}")
         return self
@@ -106,7 +106,7 @@ class Data(Settings):
     held_out: float | None = Field(
         0.1, gt=0, lt=1, description="The share at the end of the text to judge by, without valid."
     )
-    tokens: Tokens = Tokens()
+    tokens: TextTokens = TextTokens()
     context: int = Field(256, ge=1, le=65536, description="Symbols in a row.")
     memory: int = Field(
         0,
@@ -349,7 +349,7 @@ def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class LanguageScores:
     """Scores of a predicted text."""
 
     symbols: int
@@ -363,7 +363,9 @@ class Scores:
     bits_per_byte: float
 
     @classmethod
-    def of(cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0) -> Scores:
+    def of(
+        cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0
+    ) -> LanguageScores:
         """The scores of some texts together."""
         all_ = PredictedText.of(readings)
         return cls(
@@ -523,7 +525,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
 
     def batches(
         self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
-    ) -> Packed:
+    ) -> PackedRows:
         """Rows of `context` symbols, cut at other places in every epoch."""
         kind = prepared.codec.inputs["text"]
         if not any(len(row) > 1 for each in prepared.valid for row in kind.whole(each.inputs)):
@@ -531,7 +533,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
                 "the validation text has fewer than two symbols, so there is nothing to predict: "
                 "hold more out, by data.held_out, or name a longer data.valid"
             )
-        return Packed(
+        return PackedRows(
             prepared.train.tokens["text"],
             length=recipe.data.context,
             rows=prepared.codec.form.lanes(recipe.training),
@@ -582,7 +584,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             yield Progress(stage, len(found), len(there))
         if not any(each.count for each in found):
             raise Refused("no text has two or more symbols: there is nothing to predict")
-        scores = Scores.of(found, context=worker.form.context, overlap=overlap)
+        scores = LanguageScores.of(found, context=worker.form.context, overlap=overlap)
         return Evaluated(scores, [f"{each.loss:.6f}" if each.count else "" for each in found])
 
     def given(

@@ -37,9 +37,9 @@ from heed.answers.hidden import (
     Hidden,
     HiddenReading,
     HiddenWords,
+    HiddenWordScores,
     Objective,
     Ordered,
-    Scores,
     Shares,
     unigram,
 )
@@ -99,7 +99,7 @@ Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 """The settings of any model that is trained on plain text before it is given a task."""
 
 
-class Tokens(Settings):
+class DocumentTokens(Settings):
     """Settings of how text is cut into symbols; one more is the mask."""
 
     kind: Kind = "wordpiece"
@@ -130,7 +130,7 @@ class Data(Settings):
     valid: DocumentSources | None = None
     test: DocumentSources | None = None
     held_out: Held = HeldOut()
-    tokens: Tokens = Tokens()
+    tokens: DocumentTokens = DocumentTokens()
     longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
 
     @model_validator(mode="after")
@@ -414,7 +414,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         for reading in worker.form.read(worker, there, rows):
             found.append(reading)
             yield Progress(stage, len(found), rows.count(0))
-        return Evaluated(Scores.of(found, worker.form.shares))
+        return Evaluated(HiddenWordScores.of(found, worker.form.shares))
 
     def given(
         self,
