@@ -257,7 +257,7 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         limits = [data.longest, *filter(None, [recipe.model.reads])]
         return _codec(pieces, labels, recipe.model, min(limits))
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """Report the number of texts and labels."""
         long = codec.inputs["text"].longest
         said = f"; {cut:,} longer than {long} symbols were cut" if cut else ""

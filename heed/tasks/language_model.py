@@ -491,7 +491,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         pieces.save(folder.tokenizer)
         return _codec(pieces, recipe.model, data.context, data.memory)
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """Report the documents read, kept and dropped of each file."""
         unknown = f"; {report.unknown:,} symbols of it are unknown" if report.unknown else ""
         which = "training" if part == "train" else part
@@ -599,7 +599,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         yield from ()
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
 
-    def scores_by(self) -> Sequence[str]:
+    def evaluate_options(self) -> Sequence[str]:
         """The option of how windows overlap; nothing is written."""
         return self.scoring
 

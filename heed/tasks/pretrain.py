@@ -328,7 +328,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         pieces.save(folder.tokenizer)
         return _codec(_loaded(folder, rows), recipe.objective, data.longest, recipe.model.longest)
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """Report the sentences read, kept and dropped of each file."""
         return iter(report.told(f"{'training' if part == 'train' else part} text"))
 
@@ -430,11 +430,13 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         yield from map(Note, report.told("text"))
         return found
 
-    def known(self) -> Sequence[str]:
+    def predict_options(self) -> Sequence[str]:
         """The number of words that are listed for each mask."""
         return self.form.options
 
-    def only(self, options: Mapping[str, Any], known: Sequence[str], run: Any = None) -> None:
+    def refuse_unknown(
+        self, options: Mapping[str, Any], known: Sequence[str], run: Any = None
+    ) -> None:
         """Refuse other options; where an XLNet is asked to continue texts, with what does."""
         from heed.answers.continuation import Continuation, Decoding  # rarely needed
 
@@ -446,7 +448,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
                 f"{self.name} fill masks; an XLNet continues texts from the folder that this "
                 f"writes: heed convert {shlex.quote(str(run.folder.path))} FOLDER"
             )
-        super().only(options, known, run)
+        super().refuse_unknown(options, known, run)
 
 
 TASK = Pretraining()

@@ -349,7 +349,7 @@ class Task(ABC, Generic[R, C]):
         """Positions of an example of the training data at most; longer ones are dropped."""
         return None
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """Notes on a part that was read; `cut` examples were longer than the model reads."""
         longest = next(iter(codec.inputs.values())).longest
         long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
@@ -478,12 +478,12 @@ class Task(ABC, Generic[R, C]):
         decoding = getattr(config, "decoding", None)
         return None if decoding is None else changed(decoding, changes), best
 
-    def known(self) -> Sequence[str]:
+    def predict_options(self) -> Sequence[str]:
         """The options of `predict`."""
         decoding = self.form.decoding
         return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
 
-    def scores_by(self) -> Sequence[str]:
+    def evaluate_options(self) -> Sequence[str]:
         """The options of `evaluate`."""
         decoding = self.form.decoding
         return (*self.scoring, *(decoding.model_fields if decoding else ()))
@@ -515,7 +515,9 @@ class Task(ABC, Generic[R, C]):
         """The figures of each mechanism in `heed compare`."""
         return self.form.figures
 
-    def only(self, options: Mapping[str, Any], known: Sequence[str], run: Any = None) -> None:
+    def refuse_unknown(
+        self, options: Mapping[str, Any], known: Sequence[str], run: Any = None
+    ) -> None:
         """Refuse an option that this task does not have, or that this run does not."""
         for name in options:
             if name not in known:

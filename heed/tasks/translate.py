@@ -270,10 +270,10 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
         """Symbols of either side."""
         return recipe.data.longest
 
-    def told(self, part: str, report: PairReport, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: PairReport, codec: Codec, cut: int) -> Iterator[str]:
         """A remark on a header, and what became of the pairs."""
         yield from report.remarks()
-        yield from super().told(part, report, codec, cut)
+        yield from super().report_lines(part, report, codec, cut)
 
     def noted(self, recipe: TranslateRecipe, prepared: Prepared) -> Iterator[str]:
         """For each side of which much is unknown, how much."""
