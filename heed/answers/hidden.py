@@ -122,7 +122,7 @@ class HiddenObjective(SequenceObjective):
         self.per_pair.fill_(words / max(pairs, 1))
 
     def count(self, batch: Batch) -> int:
-        """How many words are to be predicted."""
+        """The number of words to be predicted."""
         return int((batch.tokens["labels"] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -154,7 +154,7 @@ class HiddenObjective(SequenceObjective):
 
 @dataclass(frozen=True, slots=True)
 class HiddenReading(Reading):
-    """How well the model predicted rows: sums over them.
+    """The quality of predictions: sums over rows.
 
     right    how many words it found
     targets  how often each symbol was a target    V
@@ -297,7 +297,7 @@ class HiddenWords(OfDocuments[Filled]):
 
     @classmethod
     def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """How many words are listed for each mask."""
+        """The number of words that are listed for each mask."""
         return {}, changes.pop("best", 1)
 
     def check(self, choice: Any, best: int) -> None:
@@ -429,7 +429,7 @@ class HiddenWords(OfDocuments[Filled]):
     def read(
         self, worker: Worker, examples: Sequence[Example], coded: Remade, **more: Any
     ) -> Iterator[HiddenReading]:
-        """How well hidden words are predicted, batch by batch."""
+        """The quality of predicted hidden words, batch by batch."""
         return (self._reading(worker, batch.to(worker.device)) for batch in coded.epoch(0))
 
     @torch.inference_mode()
@@ -449,18 +449,18 @@ class HiddenWords(OfDocuments[Filled]):
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> list[HiddenReading]:
-        """How well the hidden words of documents are predicted."""
+        """The quality of the predicted hidden words of documents."""
         return list(self.read(worker, examples, self.coded(worker, examples)))
 
     def loss(self, readings: Sequence[HiddenReading]) -> float:
         """The loss that training minimises."""
-        return Scores.of(readings).total
+        return HiddenWordScores.of(readings).total
 
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, accuracy; by frequencies alone; next sentences."""
-        scores = Scores.of(worker.read(examples), self.shares)
+        scores = HiddenWordScores.of(worker.read(examples), self.shares)
         told = {
             "words_loss": scores.loss,
             "perplexity": scores.perplexity,
@@ -543,8 +543,8 @@ def _mean(name: str, heads: Sequence[Panel]) -> Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How well hidden words and next sentences are predicted."""
+class HiddenWordScores:
+    """Scores of predicted hidden words and next sentences."""
 
     words: int  # that were to be predicted
     loss: float  # nats per word
@@ -557,7 +557,9 @@ class Scores:
     follows_accuracy: float | None  # per cent
 
     @classmethod
-    def of(cls, readings: Sequence[HiddenReading], shares: Shares | None = None) -> Scores:
+    def of(
+        cls, readings: Sequence[HiddenReading], shares: Shares | None = None
+    ) -> HiddenWordScores:
         """The scores of all rows together.
 
         shares  the probability of each symbol without context (`unigram`); None if unknown    V

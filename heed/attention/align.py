@@ -127,7 +127,7 @@ def _last(ranked: Tensor, inside: Tensor) -> Tensor:
 
 
 def _moments(energy: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
-    """How many are in the support, and their sum."""
+    """The size of the support, and the sum of its energies."""
     total = torch.where(support, energy, 0).sum(-1, keepdim=True)
     return support.sum(-1, keepdim=True).clamp(min=1), total
 
@@ -156,11 +156,11 @@ class Align(Part):
         raise NotImplementedError
 
     def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
-        """What its slot said of each place before the first query, by name.    -> B H S"""
+        """Facts of its slot about each place before the first query, by name.    -> B H S"""
         return {}
 
     def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
-        """What else it decided about each query, by name.    -> broadcasts to B H T"""
+        """Other facts that it decided about each query, by name.    -> broadcasts to B H T"""
         return {}
 
 

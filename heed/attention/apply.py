@@ -79,7 +79,7 @@ def run(
 
 
 def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
-    """Why one pass cannot give the statistics of rows with the context; None where it can."""
+    """The reason why one pass cannot give the statistics of rows with the context, or None."""
     if (reason := switched_off("statistics")) is not None:
         return reason
     return _MERGED if reached.blocks is not None else fused_statistics.apart(call, name, asked)

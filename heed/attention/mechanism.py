@@ -168,7 +168,7 @@ class Mechanism(Watchable):
         __call__ = forward
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What the reach shows whatever a query says; None: every key."""
+        """The keys that the reach shows whatever a query says; None: every key."""
         return self.reach.shown(memory, places)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
@@ -260,7 +260,7 @@ class Lanes(Mechanism):
         return set(self.names)
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike."""
+        """The keys that all lanes show alike."""
         return None
 
     def states(self, state: State | None) -> list[State | None]:

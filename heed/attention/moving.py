@@ -33,7 +33,7 @@ def scan(factor: Tensor, term: Tensor) -> Tensor:
 
 
 def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
-    """Where a left-to-right reader stops, given where it stood. Raffel 2017 eq. 8-12.
+    """The place where a left-to-right reader stops, given its last. Raffel 2017 eq. 8-12.
 
     q_j = (1 - p_{j-1}) q_{j-1} + a_{t-1,j},  a_tj = p_j q_j.    B H S, B H S -> B H S
     """
@@ -228,7 +228,7 @@ class Forward(Moving):
         return {"advance": energy.new_full((1, 1, 1), 0.5) if move is None else move}
 
     def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
-        """How likely it is to advance.    B H T M -> B H T"""
+        """The probability that it advances.    B H T M -> B H T"""
         if self.agent is None:
             return None
         return torch.sigmoid(_from_query(query, self.agent, energy)[..., 0])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Ways(NamedTuple):
-    """How energies are computed and aligned: by the parts themselves, or the same by a kernel."""
+    """Functions that compute and align energies: the parts themselves, or a kernel for the same."""
 
     energy: Callable[[Tensor, Memory, Places, Tensor | None], Tensor]
     align: Callable[[Tensor, Tensor | None, Any, Tensor], Aligned]
@@ -76,7 +76,7 @@ class Scene:
 
 @dataclass(slots=True, eq=False)
 class Looked:
-    """What the queries of a scene looked at; nothing is read yet."""
+    """The weights of the queries of a scene; nothing is read yet."""
 
     energy: Tensor  # with what a past and a bias add  B H T N
     aligned: Aligned

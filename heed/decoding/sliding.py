@@ -50,7 +50,7 @@ class Slid(NamedTuple):
 
     @property
     def weight(self) -> Tensor | None:
-        """Where the model looked.    N S"""
+        """The attention weights of the step.    N S"""
         return self.step.weight
 
 

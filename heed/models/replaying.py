@@ -287,7 +287,7 @@ def replayed(model: nn.Module, new: int) -> Any:
 
 
 def studio_of(device: torch.device) -> Studio | None:
-    """Where steps on a device are recorded; None: nowhere."""
+    """The studio in which steps on a device are recorded; None: nowhere."""
     return Studio(device) if device.type == "cuda" else None
 
 
@@ -299,5 +299,5 @@ def _newest(carry: ReplayedCarry) -> Held:
 
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Where graphs are recorded, the same for all: cuBLAS keeps a workspace for every stream."""
+    """The stream that records all graphs: cuBLAS keeps a workspace for every stream."""
     return torch.cuda.Stream(device)

@@ -214,7 +214,7 @@ class Decoder(nn.Module):
         return carry._replace(layers=tuple(layers), sentence=sentence, first=first)
 
     def _counted(self, first: Tensor | None) -> Tensor | None:
-        """Where texts begin, unless padding in front of them would move them.    N"""
+        """The first positions of texts, unless padding in front would move them.    N"""
         layers = () if first is None else self.stack.layers
         if not all(layer.attention.ignores_shifts for layer in layers):
             raise Refused(
