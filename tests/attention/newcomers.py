@@ -20,6 +20,7 @@ class Squared(Score):
     """-β |q - k|²"""
 
     name = family = "new-score"
+    claims = Claims()
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class Fading(Reach):
     """exp(-(s - t)² / 2 window²)"""
 
     name = "new-reach"
-    claims = Claims(mass="at most one")
+    claims = Claims(ignores_place=False, sees_all=False, mass="at most one")
 
     def __init__(self, *, window: int = 3) -> None:
         super().__init__()
