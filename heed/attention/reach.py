@@ -79,7 +79,7 @@ class Reach(Part):
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
         """Decide for queries B H T M, their memory and places, and what is visible already."""
-        return Reached(memory, visible)
+        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class Global(Reach):
@@ -101,11 +101,6 @@ class LocalM(Reach):
         last = (memory.lengths - 1).clamp(min=0)
         centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
         return Near(centre, self.window, rising=True)
-
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class LocalP(Reach):
@@ -150,11 +145,6 @@ class FixedWindow(Reach):
 
     def shown(self, memory: Memory, places: Places) -> Visible:
         return Window(self.window)
-
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 WIDEST = 2**16

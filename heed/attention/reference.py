@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Ways(NamedTuple):
     """Functions that compute and align energies: the parts themselves, or a kernel for the same."""
 
-    energy: Callable[[Tensor, Memory, Places, Tensor | None], Tensor]
+    energy: Callable[[Tensor, Memory, Places], Tensor]
     align: Callable[[Tensor, Tensor | None, Any, Tensor], Aligned]
 
     @staticmethod
@@ -94,7 +94,8 @@ def look(
 ) -> Looked:
     """Score and align.    e = f(q, k) + bias,  a = g(e) · gain"""
     align, want = mechanism.align, (*scene.q.shape[:3], scene.memory.k.shape[2])
-    energy = ways.energy(scene.q, scene.memory, scene.places, hint)
+    given = scene.q, scene.memory, scene.places
+    energy = ways.energy(*given) if hint is None else mechanism.score.hinted(*given, hint)
     if energy.shape != want:
         raise ShapeError(
             f"{mechanism.score.name} must give energies B H T S, {want}; it gave "
@@ -160,7 +161,7 @@ def trace(
     slot, stood, added = slots.get(align.name), {}, None
     if past is not None:
         stood[past.remembers] = _remembered(mechanism, scene, slots)
-        plain = mechanism.score.energy(scene.q, scene.memory, scene.places, None)
+        plain = mechanism.score.energy(scene.q, scene.memory, scene.places)
         added = seen.energy - (plain if scene.bias is None else plain + scene.bias)
     return Trace(
         {slot: part.name for slot, part in told},

@@ -368,7 +368,7 @@ class CappedDot(Score):
         self.scale, self.cap = scale, cap
         self.formula = f"c·tanh(q·k × {scale:.4g} / c), c = {cap:.4g}"
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
         return self.cap * torch.tanh(energy / self.cap)
 
