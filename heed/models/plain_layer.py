@@ -1,6 +1,6 @@
 """Plain layers with their weights at hand, which the fast paths of a Transformer go through.
 
-`heed.models.encoding` is such a path for reading, `heed.models.stepping` and
+`heed.models.plain_encoder` is such a path for reading, `heed.models.plain_carry` and
 `heed.models.replaying` are for writing.
 """
 
