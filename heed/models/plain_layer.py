@@ -38,7 +38,7 @@ def known(network: nn.Module) -> bool:
     modules = list(network.modules())
     others = [each for each in modules if not isinstance(each, Part)]
     ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in others)
-    usual = all(each.is_plain for each in others if isinstance(each, heed.Mechanism))
+    usual = all(each.is_plain for each in others if type(each) is heed.Mechanism)
     return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 
