@@ -26,7 +26,7 @@ from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
 from heed.decoding.sliding import Sliding, padded
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.errors import Refused
 from heed.models.replaying import replayed
 from heed.models.transformer import Decoder

@@ -32,7 +32,7 @@ from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective

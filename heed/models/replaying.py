@@ -10,7 +10,7 @@ a step is recorded. On a CPU all of them are eager.
 
 Keys, values and logits are written in place: a search can go on from its last carry alone, a new
 beginning overwrites what was there, and logits are valid until the next step. Where the fast path
-of `heed.models.stepping` does not apply, the decoder takes its own steps.
+of `heed.models.plain_carry` does not apply, the decoder takes its own steps.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from torch.nn.functional import embedding, pad
 import heed
 from heed.errors import HeedError, Refused
 from heed.models.layers import pass_through
-from heed.models.native_stepping import NativeStep
-from heed.models.plain import HiddenPadding, PlainLayer
+from heed.models.native_carry import NativeStep
+from heed.models.plain_carry import Cache, PlainCarry, Start
+from heed.models.plain_layer import HiddenPadding, PlainLayer
 from heed.models.positioned_words import Real
-from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
 from heed.models.written import WrittenStep
 

@@ -1,4 +1,4 @@
-"""The fast path of `heed.models.stepping` in one call of C per step, for float32 on the CPU.
+"""The fast path of `heed.models.plain_carry` in one call of C per step, for float32 on the CPU.
 
 Weights are packed once (heed.kernels.linear), a step is one call through all layers
 (heed.kernels.decoder), and the output layer forms only what a search needs. Reordering a beam
@@ -30,7 +30,7 @@ from heed.kernels.linear.native import (
 if TYPE_CHECKING:
     import heed
     from heed.models.layers import TransformerLayer
-    from heed.models.stepping import Start
+    from heed.models.plain_carry import Start
     from heed.models.transformer import Decoder, DecoderCarry
 
 
