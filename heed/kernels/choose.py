@@ -19,7 +19,6 @@ from heed.kernels import (
     sdpa,
     single,
     statistics,
-    surprise,
     window,
 )
 from heed.kernels.ability import for_onnx
@@ -58,13 +57,13 @@ KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 """Kernels that add something to a call that another kernel serves."""
 
-AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
+AROUND: dict[str, ModuleType] = {"cell": cell, "decoder": decoder}
 """Kernels for computations around attention; if they cannot serve, PyTorch does."""
 
 NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 """All kernels that can be switched off."""
 
-CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
+CPU_ALONE = frozenset({"single", "cell", "decoder"})
 """Kernels for the CPU only; all others serve a GPU too.
 
 Switching `single` off also switches off deferred_gradients.py, on a GPU too: the steps of windows

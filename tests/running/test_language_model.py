@@ -26,6 +26,7 @@ from heed.events import finish
 from heed.models.written import Written
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running import predict as predicting
+from heed.running.compare import Cell, columns
 from heed.running.evaluate import evaluate
 from heed.running.learner import Trained
 from heed.running.opening import open_run
@@ -33,7 +34,6 @@ from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.validating import Validated
 from heed.storage import tensors
-from heed.tasks import task_of
 from heed.tasks.language_model import TASK, Scores, build
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
@@ -268,11 +268,10 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
-    told = task_of("language-model")
     scores = {"valid": Scores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
     trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
-    row = told.row("cosine", trained, 12.0)
-    assert len(row) == len(told.columns)
+    row = Cell("cosine", trained, 12.0).row(TASK)
+    assert len(row) == len(columns(TASK))
     assert row[:3] == ["cosine", 0.5, pytest.approx(1.6487, rel=1e-4)]
 
 

@@ -25,7 +25,7 @@ MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would separate lines and
 
 
 class Pieces(Protocol):
-    """What cuts text into symbols; heed/data/ has several."""
+    """A tokeniser of text; heed/data/ has several."""
 
     @property
     def size(self) -> int: ...
@@ -52,7 +52,7 @@ class Text(Kind[str]):
 
     @property
     def size(self) -> int:
-        """How many symbols there are."""
+        """The number of symbols."""
         return int(self.pieces.size)
 
     @property
@@ -203,7 +203,7 @@ def spelt(pieces: Any, ids: Iterable[int], text: str | None = None) -> list[str]
 
 
 def load(path: Path, symbols: int = MOST, own: Any = Tokeniser) -> Any:
-    """What is in a tokenizer.json: heed's `own` tokeniser, or the vocabulary of a pretrained model.
+    """The tokeniser in a tokenizer.json: heed's `own`, or the vocabulary of a pretrained model.
 
     Where it is neither, heed's own loader says why. A file is only data; one that is too large for
     so many symbols is not read.
