@@ -63,7 +63,7 @@ MASSES: tuple[Mass, ...] = ("one", "at most one", "any")
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a part can do and what it needs. No other code tells parts apart.
+    """The abilities and needs of a part. No other code tells parts apart.
 
     Those that are True here hold of a mechanism if all its parts claim them, the others if one
     does. A class of your own that states none claims no more than every class that it derives from.
@@ -147,7 +147,7 @@ class Cut(dict[str, Any]):
 
 
 class State(NamedTuple):
-    """What the next step needs: the count of steps and one slot per part that remembers.
+    """The state for the next step: the count of steps and one slot per part that remembers.
 
     Immutable, like a Memory. `select` and `repeat` follow the rows of a beam.
     """
@@ -159,7 +159,7 @@ class State(NamedTuple):
 
     @property
     def rows(self) -> int | None:
-        """How many batch rows it holds; None where it holds nothing.    B"""
+        """The number of batch rows it holds; None where it holds nothing.    B"""
         return next((n for n in map(_rows, self.slots.values()) if n is not None), None)
 
     def select(self, rows: Tensor) -> State:
@@ -218,7 +218,7 @@ class Call:
     prepared: dict[str, Any] | None = None  # what kernels derived from k, cached between steps
 
     def dense_visible(self) -> Tensor | None:
-        """Who may look where, sinks included.    broadcasts to B H T S"""
+        """The table of visible keys, sinks included.    broadcasts to B H T S"""
         if self.visible is None:
             return None
         ok = self.visible.dense(self.places)
@@ -247,7 +247,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Summary:
-    """Which statistics of the weights a call returns, beyond those that are always returned.
+    """The statistics of the weights to return, beyond those that are always returned.
 
     top   how many of each query's largest weights to list, by place and share
     map   how many rows and columns of cells, at most, to pool the weights into
@@ -327,7 +327,7 @@ class Statistics(NamedTuple):
 
 
 class Formed(NamedTuple):
-    """What a record holds; None for what its call did not form."""
+    """The contents of a record; None for what its call did not form."""
 
     context: Tensor | None
     weight: Tensor | None
@@ -337,7 +337,7 @@ class Formed(NamedTuple):
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
-    """What every mechanism returns. It holds weights and energies if the call asked for them.
+    """The result of every mechanism. It holds weights and energies if the call asked for them.
 
     context   what was read              B T R   (B H T R from `heed.attend`)
     weight    the attention weights      B H T S, before dropout; need="weight"
@@ -449,7 +449,7 @@ class Attended:
 
     @property
     def formed(self) -> Formed:
-        """What was formed already; to ask raises nothing."""
+        """The contents that were formed already; to ask raises nothing."""
         return Formed(self._context, self._weight, self._energy, self._statistics)
 
     @property
@@ -459,7 +459,7 @@ class Attended:
 
     @property
     def why(self) -> str:
-        """Which kernel served the call, and why faster ones did not."""
+        """The kernel that served the call, and why faster ones did not."""
         reasons = [f"{name}: {reason}" for name, reason in self.refusals]
         return "; ".join([f"served by {self.kernel}", *reasons])
 
@@ -527,7 +527,7 @@ class Attended:
 
 
 def _along(parts: list[Tensor | None], axis: int) -> Tensor | None:
-    """What every step formed, as one tensor; None where a step did not."""
+    """A tensor that every step formed, joined into one; None where a step did not."""
     formed = [part for part in parts if part is not None]
     return torch.cat(formed, axis) if len(formed) == len(parts) else None
 

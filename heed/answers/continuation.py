@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from heed.answers.continuation_scores import UNREAD, PredictedText, Scores
+from heed.answers.continuation_scores import UNREAD, LanguageScores, PredictedText
 from heed.answers.documents import OfDocuments
 from heed.answers.form import Example, Words
 from heed.answers.memories import Remembering
@@ -26,7 +26,7 @@ from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
 from heed.decoding.sliding import Sliding, padded
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.errors import Refused
 from heed.models.replaying import replayed
 from heed.models.transformer import Decoder
@@ -47,7 +47,7 @@ BRIEF = 60  # characters of a sample in the line that reports a validation
 
 
 class Decoding(Settings):
-    """How a continuation is chosen."""
+    """Settings of how a continuation is chosen."""
 
     method: Literal["sample", "greedy", "beam"] = "sample"
     longest: int = Field(200, ge=1, le=1_000_000, description="Symbols at most.")
@@ -65,7 +65,7 @@ SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, see
 
 
 class Memory(NamedTuple):
-    """How much of what stands before a row a network remembers."""
+    """The number of symbols before a row that a network remembers."""
 
     symbols: int
     layers: int
@@ -80,7 +80,7 @@ class NextSymbol(SequenceObjective):
         self.remembering = remembering
 
     def count(self, batch: Batch) -> int:
-        """How many symbols are predicted."""
+        """The number of symbols that are predicted."""
         return int((self._labels(batch) != NONE).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -131,7 +131,7 @@ class Continued:
 
     @property
     def answer(self) -> str:
-        """What was written, in a line."""
+        """The continuation, in a line."""
         return escaped(self.written or "")
 
     @property
@@ -146,7 +146,7 @@ class Continued:
         return self.unread or (slid if self.slid else "")
 
     def line(self) -> str:
-        """What was written, in a line."""
+        """The continuation, in a line."""
         return self.answer
 
     def as_data(self) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class Continuation(OfDocuments[Continued]):
         return NextSymbol(settings, Remembering(lanes, layers=layers, places=symbols, width=width))
 
     def lanes(self, settings: Training) -> int:
-        """How many rows a batch has."""
+        """The number of rows in a batch."""
         return max(1, settings.batch_tokens // self.context)
 
     # Writing
@@ -331,7 +331,7 @@ class Continuation(OfDocuments[Continued]):
         *,
         overlap: int = 0,
     ) -> list[PredictedText]:
-        """How surprised the model is by texts, symbol by symbol.
+        """The surprise of the model at texts, symbol by symbol.
 
         overlap  of windows; see `reading`
         """
@@ -343,7 +343,7 @@ class Continuation(OfDocuments[Continued]):
     def reading(
         self, worker: Worker, ids: NDArray[Any], text: str, overlap: int = 0
     ) -> PredictedText:
-        """How surprised the model is by symbols, of which all but the first are predicted.
+        """The surprise of the model at symbols, of which all but the first are predicted.
 
         Windows of `context` symbols follow each other, and none knows what came before it except
         what is remembered, or an `overlap`, which is read again and not counted again.
@@ -364,7 +364,7 @@ class Continuation(OfDocuments[Continued]):
         return PredictedText(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
 
     def _windows(self, worker: Worker, count: int, overlap: int) -> Iterator[list[int]]:
-        """Where windows begin, batch by batch."""
+        """The first positions of windows, batch by batch."""
         last = count - 1  # this symbol is only predicted
         starts = list(range(0, max(1, last - overlap), self.context - overlap))
         size = 1 if self.memory else max(1, worker.tokens // self.context)
@@ -401,7 +401,7 @@ class Continuation(OfDocuments[Continued]):
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, and bits per character."""
-        found = Scores.of(worker.read(examples), context=self.context)
+        found = LanguageScores.of(worker.read(examples), context=self.context)
         bits = {"bits_per_character": found.bits_per_character}
         return found.loss, {"perplexity": found.perplexity, **bits}, f"loss {found.loss:.4f}"
 
@@ -481,7 +481,7 @@ def _pads(model: Any) -> bool:
 
 
 def _table(model: Any) -> int:
-    """How many rows the table of symbols has; some may only fill it up."""
+    """The number of rows of the symbol embedding; some may be padding."""
     if isinstance(model, Decoder):
         return len(model.words.table.weight)
     return model.streams.words.num_embeddings if isinstance(model, LanguageModel) else 0

@@ -1,4 +1,4 @@
-"""How well texts that go on are predicted."""
+"""Scores of predicted texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heed.viewing.blocks import Table
 
 @dataclass(frozen=True, slots=True)
 class PredictedText(Reading):
-    """How surprised a model was by a text, and how much text there was."""
+    """The surprise of a model at a text, and the length of the text."""
 
     characters: int
     bytes: int
@@ -29,8 +29,8 @@ UNREAD = PredictedText(nats=0.0, count=0, characters=0, bytes=0, unknown=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How well a text is predicted."""
+class LanguageScores:
+    """Scores of a predicted text."""
 
     symbols: int
     characters: int
@@ -43,7 +43,9 @@ class Scores:
     bits_per_byte: float
 
     @classmethod
-    def of(cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0) -> Scores:
+    def of(
+        cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0
+    ) -> LanguageScores:
         """The scores of some texts together."""
         loss = loss_of(readings)
         symbols, characters, size, unknown = (

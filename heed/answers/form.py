@@ -58,7 +58,7 @@ class Movable(Objective, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How surprised a model was by a right answer.
+    """The surprise of a model at a right answer.
 
     nats   summed over all that was predicted
     count  how much that was
@@ -98,7 +98,7 @@ class Answer(Protocol):
 
 
 class Lead(NamedTuple):
-    """What a terminal draws first of an answer's attention.
+    """The part of an answer's attention that a terminal draws first.
 
     weighed  words by the weight of one query for a whole input, for each head
     panels   the most telling maps; with neither, all heads are drawn small
@@ -137,7 +137,7 @@ class Form(ABC, Generic[Gold, Given]):
     @property
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """How many different numbers each column of answers may have."""
+        """The number of different numbers that each column of answers may have."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
@@ -152,7 +152,7 @@ class Form(ABC, Generic[Gold, Given]):
         """The inverse of `as_data`; a ValueError if it is none, since folders are not trusted."""
 
     def gold_as_data(self, gold: Any) -> Any:
-        """Where attention should be, as plain data."""
+        """The attention that is right, as plain data."""
         raise NotImplementedError
 
     def gold_of_data(self, found: Any) -> Any:
@@ -169,7 +169,7 @@ class Form(ABC, Generic[Gold, Given]):
 
     @classmethod
     def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """What the options of decoding change of its settings, and how many answers they want: the
+        """Settings that the options of decoding change, and the number of answers they want: the
         best of a beam, or so many samples."""
         best, samples = changes.pop("best", 1), changes.pop("samples", 1)
         many, option = max(best, samples), "best" if best > 1 else "samples"
@@ -203,7 +203,7 @@ class Form(ABC, Generic[Gold, Given]):
     def batches(
         self, worker: Worker, rows: Mapping[int, Sequence[Any]], choice: Any = None, best: int = 1
     ) -> Iterator[list[int]]:
-        """Which inputs are answered together, by their numbers; without a choice: read together."""
+        """Batches of inputs to answer, by their numbers; to read, without a choice."""
         costs = {i: max(map(len, row)) for i, row in rows.items()}
         return longest_first(costs, worker.tokens)
 
@@ -232,14 +232,14 @@ class Form(ABC, Generic[Gold, Given]):
         return answers[0].as_data()
 
     def explored(self, choice: Any) -> int:
-        """How many answers to one input can be explored."""
+        """The number of answers to one input that can be explored."""
         return 1
 
     @abstractmethod
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> Sequence[Reading]:
-        """How well a batch of right answers is predicted. A form may take further arguments."""
+        """The surprise at a batch of right answers. A form may take further arguments."""
 
     def coded(self, worker: Worker, examples: Sequence[Example]) -> Any:
         """Right answers as numbers, for `read`; those of a validation are kept."""
@@ -248,7 +248,7 @@ class Form(ABC, Generic[Gold, Given]):
     def read(
         self, worker: Worker, examples: Sequence[Example], coded: Any, **more: Any
     ) -> Iterable[Reading]:
-        """How well right answers are predicted; `more` is for `readings`."""
+        """The surprise at right answers; `more` is for `readings`."""
         told = self.rows(examples)[self.column]
         whole = {i: (*row, told[i]) for i, row in enumerate(coded)}
         found: dict[int, Reading] = {}
@@ -296,7 +296,7 @@ class Form(ABC, Generic[Gold, Given]):
         return None
 
     def lead(self, worker: Worker, answer: Given, layers: Mapping[str, Any]) -> Lead:
-        """What to draw first of an answer's attention; `layers` by path."""
+        """The part of an answer's attention to draw first; `layers` by path."""
         return Lead()
 
     def walked(self, worker: Worker, paths: Sequence[str]) -> tuple[Sequence[str], int]:

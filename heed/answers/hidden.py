@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.answers.documents import OfDocuments
 from heed.answers.form import Example, Lead, Words
-from heed.answers.hidden_scores import HiddenReading, Scores, Shares
+from heed.answers.hidden_scores import HiddenReading, HiddenWordScores, Shares
 from heed.answers.worker import Worker
 from heed.data.batches import Batch
 from heed.data.borrowed import Hiding, Renumbered, symbols_of
@@ -119,7 +119,7 @@ class HiddenObjective(SequenceObjective):
         self.per_pair.fill_(words / max(pairs, 1))
 
     def count(self, batch: Batch) -> int:
-        """How many words are to be predicted."""
+        """The number of words to be predicted."""
         return int((batch.tokens["labels"] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -279,7 +279,7 @@ class HiddenWords(OfDocuments[Filled]):
 
     @classmethod
     def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """How many words are listed for each mask."""
+        """The number of words that are listed for each mask."""
         return {}, changes.pop("best", 1)
 
     def check(self, choice: Any, best: int) -> None:
@@ -411,7 +411,7 @@ class HiddenWords(OfDocuments[Filled]):
     def read(
         self, worker: Worker, examples: Sequence[Example], coded: Remade, **more: Any
     ) -> Iterator[HiddenReading]:
-        """How well hidden words are predicted, batch by batch."""
+        """The quality of predicted hidden words, batch by batch."""
         return (self._reading(worker, batch.to(worker.device)) for batch in coded.epoch(0))
 
     @torch.inference_mode()
@@ -431,18 +431,18 @@ class HiddenWords(OfDocuments[Filled]):
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> list[HiddenReading]:
-        """How well the hidden words of documents are predicted."""
+        """The quality of the predicted hidden words of documents."""
         return list(self.read(worker, examples, self.coded(worker, examples)))
 
     def loss(self, readings: Sequence[HiddenReading]) -> float:
         """The loss that training minimises."""
-        return Scores.of(readings).total
+        return HiddenWordScores.of(readings).total
 
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, accuracy; by frequencies alone; next sentences."""
-        scores = Scores.of(worker.read(examples), self.shares)
+        scores = HiddenWordScores.of(worker.read(examples), self.shares)
         told = {
             "words_loss": scores.loss,
             "perplexity": scores.perplexity,

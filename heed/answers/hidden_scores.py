@@ -1,4 +1,4 @@
-"""How well hidden words and next sentences are predicted, beside what frequencies alone tell."""
+"""Scores of predicted hidden words and next sentences, beside what frequencies alone tell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shares = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HiddenReading(Reading):
-    """How well the model predicted rows: sums over them.
+    """The quality of predictions: sums over rows.
 
     right    how many words it found
     targets  how often each symbol was a target    V
@@ -34,8 +34,8 @@ class HiddenReading(Reading):
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How well hidden words and next sentences are predicted."""
+class HiddenWordScores:
+    """Scores of predicted hidden words and next sentences."""
 
     words: int  # that were to be predicted
     loss: float  # nats per word
@@ -48,7 +48,9 @@ class Scores:
     follows_accuracy: float | None  # per cent
 
     @classmethod
-    def of(cls, readings: Sequence[HiddenReading], shares: Shares | None = None) -> Scores:
+    def of(
+        cls, readings: Sequence[HiddenReading], shares: Shares | None = None
+    ) -> HiddenWordScores:
         """The scores of all rows together.
 
         shares  the probability of each symbol without context (`unigram`); None if unknown    V

@@ -32,7 +32,7 @@ from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective
@@ -46,7 +46,7 @@ LINKS = "links"
 
 
 class TextTraining(Training):
-    """How a network learns to write texts."""
+    """Settings of how a network learns to write texts."""
 
     guided: Weight = Field(
         0.0, description="weight of the cross entropy of its attention against given alignments"
@@ -54,7 +54,7 @@ class TextTraining(Training):
 
 
 class Decoding(Settings):
-    """How a text is chosen."""
+    """Settings of how a text is chosen."""
 
     method: Literal["beam", "greedy", "sample"] = "beam"
     width: int = Field(5, ge=1, le=WIDEST)
@@ -85,7 +85,7 @@ class TeacherForcing(SequenceObjective):
         self.parts = tuple(parts)
 
     def count(self, batch: Batch) -> int:
-        """How many symbols the texts have."""
+        """The number of symbols in the texts."""
         return int((batch.tokens[Text.column] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -378,14 +378,14 @@ class Text(Form[str, WrittenText]):
     def _read(
         self, worker: Worker, rows: Sequence[Any], ids: Sequence[list[int]], need: str
     ) -> tuple[Any, Tensor]:
-        """What the network says of each symbol of some texts, and their symbols.    B T"""
+        """The network's scores for each position of some texts, and their symbols.    B T"""
         labels, _ = self.target.padded(ids, worker.device)
         return worker.model(*worker.given(rows), shifted(labels), need=need), labels
 
     def aligned(
         self, worker: Worker, example: Example, weight: NDArray[Any]
     ) -> list[tuple[int, int]] | None:
-        """Which words correspond, by the attention between their symbols.    weight: T S"""
+        """Links between words, by the attention between their symbols.    weight: T S"""
         if not isinstance(worker.kind, TextKind):
             return None
         source = [*worker.kind.words(example.inputs[0])[: weight.shape[1] - 1], -1]

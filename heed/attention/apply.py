@@ -79,7 +79,7 @@ def run(
 
 
 def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
-    """Why one pass cannot give the statistics of rows with the context; None where it can."""
+    """The reason why one pass cannot give the statistics of rows with the context, or None."""
     if (reason := switched_off("statistics")) is not None:
         return reason
     return _MERGED if reached.blocks is not None else fused_statistics.apart(call, name, asked)
@@ -205,14 +205,13 @@ def _ways(mechanism: Mechanism, call: Call, kernel: str | None) -> Ways:
     energy, align = Ways.of(mechanism)
     if kernel is not None:
         align = mechanism.align.by_kernel
-    if not _compares(call):
+    if not _compares(call) or call.vector is None:
         return Ways(energy, align)
 
-    def compared(q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        w = call.vector
-        if hint is not None or w is None:
-            return mechanism.score.energy(q, memory, places, hint)
-        return additive.energies(q, memory.k, w.to(q.dtype))
+    vector = call.vector
+
+    def compared(q: Tensor, memory: Memory, _: Places) -> Tensor:
+        return additive.energies(q, memory.k, vector.to(q.dtype))
 
     return Ways(compared, align)
 

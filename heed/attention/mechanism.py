@@ -155,20 +155,37 @@ class Mechanism(Watchable):
     ) -> Attended:
         """Attend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
-            query = self.reach.question(memory.k.shape[0])
+            query = self.question(memory.k.shape[0])
         need = self.check_call(query, memory, state, need)
         if segments is not None:
             check(queries=(query, "B H T M"), segments=(segments, "B T"))
-        if visible is not None:
-            visible = as_visible(visible)
+        seen_by = None if visible is None else as_visible(visible)
         asked = as_summary(statistics)
-        return apply.run(self, query, memory, state, visible, need, segments, position, asked)
+        return self.attend(query, memory, state, seen_by, need, segments, position, asked)
 
     if TYPE_CHECKING:
         __call__ = forward
 
+    def attend(
+        self,
+        query: Tensor,
+        memory: Memory,
+        state: State | None,
+        visible: Visible | None,
+        need: Need,
+        segments: Tensor | None,
+        position: Position | None,
+        asked: Summary | None,
+    ) -> Attended:
+        """The same, once all is checked."""
+        return apply.run(self, query, memory, state, visible, need, segments, position, asked)
+
+    def question(self, B: int) -> Tensor:
+        """The query of a call that brings none.    -> B H 1 M"""
+        return self.reach.question(B)
+
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What the reach shows whatever a query says; None: every key."""
+        """The keys that the reach shows whatever a query says; None: every key."""
         return self.reach.shown(memory, places)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
@@ -259,8 +276,11 @@ class Lanes(Mechanism):
     def slots(self) -> set[str]:
         return set(self.names)
 
+    def question(self, B: int) -> Tensor:
+        raise Refused("several mechanisms side by side: a call needs a query")
+
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike."""
+        """The keys that all lanes show alike."""
         return None
 
     def states(self, state: State | None) -> list[State | None]:

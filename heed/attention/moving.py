@@ -7,6 +7,7 @@ which `heed.kernels.scan` does in one launch; then the parts.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def scan(factor: Tensor, term: Tensor) -> Tensor:
 
 
 def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
-    """Where a left-to-right reader stops, given where it stood. Raffel 2017 eq. 8-12.
+    """The place where a left-to-right reader stops, given its last. Raffel 2017 eq. 8-12.
 
     q_j = (1 - p_{j-1}) q_{j-1} + a_{t-1,j},  a_tj = p_j q_j.    B H S, B H S -> B H S
     """
@@ -106,7 +107,7 @@ def one_by_one(
 
 
 def _monotonic(
-    energy: Tensor, ok: Tensor | None, before: Tensor, hard: bool
+    energy: Tensor, ok: Tensor | None, before: Tensor, move: None, hard: bool = False
 ) -> tuple[Tensor, Tensor]:
     """One step of `Monotonic`: its weights are the slot, even where it has read past the end."""
     chance = (energy > 0).to(energy.dtype) if hard else torch.sigmoid(energy)
@@ -125,12 +126,21 @@ def _forward(
 
 
 def _forced(
-    energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor]
+    energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], move: None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """One step of `ForcedForward`: its weights, and the slot, where it stands and what is used."""
     last, covered = before
     weight = forced_step(energy, last, covered, ok)
     return weight, (_unless_lost(weight, last), covered + weight)
+
+
+STEPS: dict[str, Callable[..., tuple[Tensor, Any]]] = {
+    "monotonic": _monotonic,
+    "hard": partial(_monotonic, hard=True),
+    "forward": _forward,
+    "forced": _forced,
+}
+"""One step of each walk: B H S, who is visible, the slot, how likely it is to advance."""
 
 
 def _twin(
@@ -144,11 +154,7 @@ def _twin(
     """The slow twin of `kernel.walk`, step by step: the weights, and the slot after them."""
 
     def walk(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
-        if kind == "forced":
-            return _forced(energy, seen, slot)
-        if kind == "forward":
-            return _forward(energy, seen, slot, None if move is None else move[:, :, t, None])
-        return _monotonic(energy, seen, slot, kind == "hard")
+        return STEPS[kind](energy, seen, slot, None if move is None else move[:, :, t, None])
 
     weight, slot = one_by_one(walk, energy, ok, before if covered is None else (before, covered))
     return weight, *(slot if isinstance(slot, tuple) else (slot,))
@@ -170,6 +176,8 @@ class Moving(Align):
     """An align that moves along the keys: each step starts from where the last one stood."""
 
     claims = Claims(is_row_wise=False, ignores_shifts=False, needs_line=True)
+    kind: kernel.operator.Kind
+    """Which of `STEPS` it takes; one of your own overrides `walk` instead."""
 
     def begin(self, like: Tensor, ok: Tensor | None) -> Any:
         """Before the first step, all weight is on the first place that is visible.    B H S"""
@@ -187,17 +195,33 @@ class Moving(Align):
             before = self.begin(energy[:, :, 0], first)
         return self.fit(before, energy.shape[-1])
 
+    def adjusted(self, energy: Tensor) -> Tensor:
+        """The energies as the steps take them."""
+        return energy
+
+    def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
+        """How likely it is to advance, where a query says so.    B H T M -> B H T"""
+        return None
+
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
     ) -> tuple[Tensor, Any]:
         """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
-        raise NotImplementedError
+        return STEPS[self.kind](energy, ok, before, self.move(energy, query[:, :, None]))
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         def step(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
             return self.walk(energy, seen, slot, query[:, :, t])
 
-        return Aligned(*one_by_one(step, energy, ok, self.start(energy, ok, before)))
+        slot = self.start(energy, ok, before)
+        return Aligned(*one_by_one(step, self.adjusted(energy), ok, slot))
+
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        energy, slot = self.adjusted(energy), self.start(energy, ok, before)
+        last, covered = slot if isinstance(slot, tuple) else (slot, None)
+        move = self.move(energy, query)
+        weight, last, used = kernel.walk(self.kind, energy, ok, last, covered, move)
+        return Aligned(weight, last if covered is None else (last, used))
 
     def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
         return {"stood": self.start(energy, ok, before)}
@@ -209,33 +233,27 @@ class Forward(Moving):
     agent  learn from the query how likely it is to advance (the transition agent)
     """
 
+    kind = "forward"
+
     def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
         super().__init__()
         self.agent = parameter(heads, 1, query) if agent else None
 
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        move = self.move(energy, query[:, :, None])
-        return _forward(energy, ok, before, move)
-
-    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        before, move = self.start(energy, ok, before), self.move(energy, query)
-        return Aligned(*kernel.walk("forward", energy, ok, before, move=move)[:2])
-
-    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
-        move = self.move(energy, query)
-        return {"advance": energy.new_full((1, 1, 1), 0.5) if move is None else move}
-
     def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
-        """How likely it is to advance.    B H T M -> B H T"""
+        """The probability that it advances.    B H T M -> B H T"""
         if self.agent is None:
             return None
         return torch.sigmoid(_from_query(query, self.agent, energy)[..., 0])
 
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        move = self.move(energy, query)
+        return {"advance": 0.5 if move is None else move}
+
 
 class ForcedForward(Moving):
     """Places that were aligned are hardly used again, and the alignment moves on."""
+
+    kind = "forced"
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
         first = super().begin(like, ok)  # its running sum opens every place from there
@@ -243,15 +261,6 @@ class ForcedForward(Moving):
 
     def fit(self, slot: tuple[Tensor, Tensor], S: int) -> tuple[Tensor, Tensor]:
         return fitted(slot[0], S), fitted(slot[1], S)
-
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return _forced(energy, ok, before)
-
-    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        weight, *after = kernel.walk("forced", energy, ok, *self.start(energy, ok, before))
-        return Aligned(weight, tuple(after))
 
     def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
         return dict(zip(("stood", "used"), self.start(energy, ok, before), strict=True))
@@ -276,30 +285,21 @@ class Monotonic(Moving):
         self.noise = real("noise", noise, 0)
 
     @property
+    def kind(self) -> kernel.operator.Kind:  # type: ignore[override]
+        return "monotonic" if self.training else "hard"
+
+    @property
     def is_random(self) -> bool:
         return self.training and self.noise > 0
 
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        return super().forward(self._adjusted(energy), ok, before, query)
-
-    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        energy, before = self._adjusted(energy), self.start(energy, ok, before)
-        if self.training:
-            return Aligned(*kernel.walk("monotonic", energy, ok, before)[:2])
-        return Aligned(*kernel.walk("hard", energy.detach(), ok, before)[:2])
-
-    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
-        return {"scale": self.scale[None, ..., 0], "offset": self.offset[None, ..., 0]}
-
-    def _adjusted(self, energy: Tensor) -> Tensor:
-        """The energies, scaled and shifted; with noise in training."""
+    def adjusted(self, energy: Tensor) -> Tensor:
         energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
-        return energy + self.noise * torch.randn_like(energy) if self.is_random else energy
+        if not self.training:
+            return energy.detach()
+        return energy + self.noise * torch.randn_like(energy) if self.noise else energy
 
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return _monotonic(energy, ok, before, not self.training)
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        return {"scale": self.scale[None, ..., 0], "offset": self.offset[None, ..., 0]}
 
 
 def _of_mass_one(bias: Tensor) -> None:
@@ -332,7 +332,7 @@ class MixtureWindow(Align):
         mix = kernel.mix if kernel.spares(S, centre) else _twin_mixture
         return Aligned(mix(height, sharpness, centre, ok, S), centre[:, :, -1])
 
-    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
         if before is None:
             return {}
         return {f"κ{n + 1} before": x[..., None] for n, x in enumerate(before.unbind(-1))}

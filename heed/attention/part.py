@@ -1,4 +1,4 @@
-"""What all parts of a mechanism share: a name, and what they can do."""
+"""The base of all parts of a mechanism: a name, and what they can do."""
 
 import re
 from collections.abc import Mapping

@@ -45,7 +45,7 @@ class Past(Part):
         raise NotImplementedError
 
     def after(self, before: Tensor, weight: Tensor) -> Tensor:
-        """What to remember after a step.    B H S, B H S -> B H S"""
+        """The past to remember after a step.    B H S, B H S -> B H S"""
         raise NotImplementedError
 
     def penalty(self, before: Tensor, weight: Tensor) -> Tensor:

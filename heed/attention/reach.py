@@ -28,7 +28,7 @@ from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, 
 
 @dataclass(slots=True, eq=False)
 class Reached:
-    """What a reach decides for one call."""
+    """The decisions of a reach for one call."""
 
     memory: Memory
     visible: Visible | None
@@ -62,11 +62,11 @@ class Reach(Part):
         raise Refused("this mechanism needs a query; only a learned 'static' brings its own")
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What it shows whatever a query says; None: every key."""
+        """The keys that it shows whatever a query says; None: every key."""
         return None
 
     def facts(self, reached: Reached) -> dict[str, Tensor | float]:
-        """What it decided about each query, by name.    -> broadcasts to B H T"""
+        """Facts that it decided about each query, by name.    -> broadcasts to B H T"""
         found: dict[str, Tensor | float] = {}
         for part in conjuncts(reached.visible):
             if isinstance(part, Near):
@@ -79,7 +79,7 @@ class Reach(Part):
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
         """Decide for queries B H T M, their memory and places, and what is visible already."""
-        return Reached(memory, visible)
+        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class Global(Reach):
@@ -101,11 +101,6 @@ class LocalM(Reach):
         last = (memory.lengths - 1).clamp(min=0)
         centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
         return Near(centre, self.window, rising=True)
-
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class LocalP(Reach):
@@ -151,11 +146,6 @@ class FixedWindow(Reach):
     def shown(self, memory: Memory, places: Places) -> Visible:
         return Window(self.window)
 
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
-
 
 WIDEST = 2**16
 """The largest block: keys are padded to whole blocks."""
@@ -165,7 +155,7 @@ LOW = -1e30
 
 
 class OrEverything(Reach):
-    """What another reach shows; a query that it shows nothing looks at everything, evenly.
+    """The keys of another reach; a query that it shows nothing looks at everything, evenly.
 
     A bias lowers its energies until they are one number: their softmax is even, and its gradient
     still reaches each of them. So it is in XLNet's published code, which lowers the energies of

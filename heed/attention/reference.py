@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class Ways(NamedTuple):
-    """How energies are computed and aligned: by the parts themselves, or the same by a kernel."""
+    """Functions that compute and align energies: the parts themselves, or a kernel for the same."""
 
-    energy: Callable[[Tensor, Memory, Places, Tensor | None], Tensor]
+    energy: Callable[[Tensor, Memory, Places], Tensor]
     align: Callable[[Tensor, Tensor | None, Any, Tensor], Aligned]
 
     @staticmethod
@@ -76,7 +76,7 @@ class Scene:
 
 @dataclass(slots=True, eq=False)
 class Looked:
-    """What the queries of a scene looked at; nothing is read yet."""
+    """The weights of the queries of a scene; nothing is read yet."""
 
     energy: Tensor  # with what a past and a bias add  B H T N
     aligned: Aligned
@@ -94,7 +94,8 @@ def look(
 ) -> Looked:
     """Score and align.    e = f(q, k) + bias,  a = g(e) · gain"""
     align, want = mechanism.align, (*scene.q.shape[:3], scene.memory.k.shape[2])
-    energy = ways.energy(scene.q, scene.memory, scene.places, hint)
+    given = scene.q, scene.memory, scene.places
+    energy = ways.energy(*given) if hint is None else mechanism.score.hinted(*given, hint)
     if energy.shape != want:
         raise ShapeError(
             f"{mechanism.score.name} must give energies B H T S, {want}; it gave "
@@ -160,7 +161,7 @@ def trace(
     slot, stood, added = slots.get(align.name), {}, None
     if past is not None:
         stood[past.remembers] = _remembered(mechanism, scene, slots)
-        plain = mechanism.score.energy(scene.q, scene.memory, scene.places, None)
+        plain = mechanism.score.energy(scene.q, scene.memory, scene.places)
         added = seen.energy - (plain if scene.bias is None else plain + scene.bias)
     return Trace(
         {slot: part.name for slot, part in told},

@@ -21,7 +21,7 @@ from heed.data.plan import Ints, permutation
 from heed.errors import Refused
 
 
-class Packed:
+class PackedRows:
     """Batches of rows of `length` symbols: the columns "text" and "labels", the next symbols.
 
     stream   all symbols, one after the other

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class DocumentReport(FilesReport):
-    """What became of the documents: read = kept + dropped, at every moment."""
+    """Counts of documents: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "document"
 
@@ -67,7 +67,7 @@ class Texts:
 
 
 def parted(files: Files, share: float) -> tuple[Texts, Texts]:
-    """What is trained on, and the end of the last file, which is held out.
+    """The text that is trained on, and the end of the last file, which is held out.
 
     Of all the text it is the share that is asked for, in characters; of several files no more than
     half of the last. Where that file has several documents, each stays whole.
@@ -77,7 +77,7 @@ def parted(files: Files, share: float) -> tuple[Texts, Texts]:
 
 
 def _cut(files: list[TextFiles], share: float) -> int:
-    """How many characters of the last file are not held out."""
+    """The number of characters of the last file that are not held out."""
     sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
     asked = sum(sizes) - int(sum(sizes) * (1 - share))
     cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)

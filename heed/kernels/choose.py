@@ -1,4 +1,4 @@
-"""Which kernel serves a call, and why the others do not."""
+"""The choice of the kernel that serves a call, and why the others do not."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Kernel(Protocol):
     """A module that may serve calls."""
 
     def refusal(self, call: Call) -> str | None:
-        """Why it cannot serve a call; None where it can."""
+        """The reason why it cannot serve a call; None where it can."""
 
 
 class Serving(Kernel, Protocol):
@@ -95,7 +95,7 @@ def is_on(name: str) -> bool:
 
 
 def switched_off(name: str) -> str | None:
-    """Why a kernel may not be chosen; None where it may."""
+    """The reason why a kernel may not be chosen; None where it may."""
     if name in _off:
         return "it is switched off"
     return "ONNX has none of heed's operators" if name in OPERATORS and for_onnx() else None

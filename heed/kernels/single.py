@@ -23,7 +23,7 @@ from heed.records import Call
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     if call.places.T != 1:
         return "it serves one query at a time"
     if recorded():

@@ -136,7 +136,7 @@ class ReaderSettings(Settings):
 
     @property
     def gathers(self) -> Gathers | None:
-        """Where BERT and XLNet expect the symbol whose state stands for the whole text."""
+        """The place of the symbol whose state stands for the whole text in BERT and XLNet."""
         return GATHERED.get(self.encoder.kind)
 
     @property

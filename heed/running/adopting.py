@@ -73,5 +73,5 @@ def _task(found: Loaded, asked: Collection[str]) -> Task[Any, Any] | None:
     able = [task for task in every_task() if (found.kind, found.head) in task.adopts]
     able.sort(key=lambda task: not task.suits(found.settings))
     options = {*asked} - {"out"}  # all tasks that have answers to write have it
-    has = (task for task in able if options <= {*task.known(), *task.scores_by()})
+    has = (task for task in able if options <= {*task.predict_options(), *task.evaluate_options()})
     return next(has, next(iter(able), None))

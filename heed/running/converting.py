@@ -44,7 +44,7 @@ TYPED = ("input_ids", "token_type_ids", "attention_mask")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written, and in which layout: "heed" or "huggingface"."""
+    """The folder that was written, and its layout: "heed" or "huggingface"."""
 
     folder: Path
     layout: str

@@ -193,7 +193,7 @@ def begin(model: nn.Module, start: Start, task: Task[Any, Any]) -> Note:
 
 
 def _odd(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> str:
-    """Why nothing fits: other names, or, if some are the same, another size."""
+    """The reason why nothing fits: other names, or, if some are the same, another size."""
     both = (name for name, weight in mine.items() if name in there and weight.ndim > 1)
     name = next(both, None)
     said = "no weight has its name and shape"

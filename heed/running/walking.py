@@ -62,7 +62,7 @@ def told(heard: Seen, at: str | None = None, layer: int | None = None, head: int
 
 
 def _choice(paths: Sequence[str], heads: int) -> tuple[str, str]:
-    """How many attentions and heads support walks, and the options that choose; "" if one does."""
+    """The attentions and heads that support walks, and the options that choose; "" if one does."""
     counts = ((len(paths), "attentions", "--layer"), (heads, "heads", "--head"))
     found = [(f"{n} {name}", f"{option} 0 to {n - 1}") for n, name, option in counts if n > 1]
     if not found:

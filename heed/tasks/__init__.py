@@ -1,4 +1,4 @@
-"""What is learnt, one story a file; the table of tasks, which are imported when first used."""
+"""Tasks, one story a file, and the table of them; they are imported when first used."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ FRAMES = {
 
 
 class Data(FileData):
-    """Where the texts come from."""
+    """Settings of where the texts come from."""
 
     train: LabelledFiles
     valid: LabelledFiles | None = None
@@ -148,7 +148,7 @@ class ClassifyConfig(Config):
 
 
 class AdoptedConfig(Config):
-    """What is needed of the config of a pretrained model that labels texts."""
+    """The fields needed from the config of a pretrained model that labels texts."""
 
     task: Literal["classify"] = "classify"
     labels: list[Name] = Field(min_length=2, max_length=65536)
@@ -200,7 +200,7 @@ class TextLabel(Label):
 
 
 class Classify(Task[ClassifyRecipe, ClassifyConfig]):
-    """What running needs to know of classification."""
+    """The task of classification, for running."""
 
     name = "classify"
     about = headline(sys.modules[__name__])
@@ -257,8 +257,8 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         limits = [data.longest, *filter(None, [recipe.model.reads])]
         return _codec(pieces, labels, recipe.model, min(limits))
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """How many texts and labels there are."""
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """Report the number of texts and labels."""
         long = codec.inputs["text"].longest
         said = f"; {cut:,} longer than {long} symbols were cut" if cut else ""
         if part == "train":

@@ -29,13 +29,13 @@ from torch import nn
 
 import heed
 from heed.answers.continuation import Continuation, Decoding, Memory
-from heed.answers.continuation_scores import PredictedText, Scores
+from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.documents import gathered
 from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
 from heed.data.kinds.text import RawText
-from heed.data.packed_rows import Packed
+from heed.data.packed_rows import PackedRows
 from heed.data.raw_texts import DocumentReport, Texts, parted
 from heed.data.sources import TextFiles, TextSources, each_file, told
 from heed.data.tokenise import SPECIALS
@@ -74,21 +74,21 @@ Model = Annotated[
 BYTES = 256 + len(SPECIALS)
 
 
-class Tokens(Settings):
-    """How text is cut into symbols."""
+class TextTokens(Settings):
+    """Settings of how text is cut into symbols."""
 
     kind: Kind = "character"
     size: int = Field(4096, ge=5, le=1_000_000, description="Symbols in the vocabulary, at most.")
 
     @model_validator(mode="after")
-    def _room(self) -> Tokens:
+    def _room(self) -> TextTokens:
         if self.kind == "byte-bpe" and self.size < BYTES:
             raise ValueError(f"byte-bpe has {BYTES} symbols or more; got size={self.size}")
         return self
 
 
 class Data(Settings):
-    """Where the text comes from, and what is held out of it. Files are settings, or simply paths:
+    """Settings of the text and the part that is held out. Files are settings, or simply paths:
     text, or *.jsonl; or a list of either, which is read as one corpus."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
@@ -98,7 +98,7 @@ class Data(Settings):
     held_out: float | None = Field(
         0.1, gt=0, lt=1, description="The share at the end of the text to judge by, without valid."
     )
-    tokens: Tokens = Tokens()
+    tokens: TextTokens = TextTokens()
     context: int = Field(256, ge=1, le=65536, description="Symbols in a row.")
     memory: int = Field(
         0,
@@ -173,7 +173,7 @@ def fitted(
 
 
 def places(settings: Model) -> int | None:
-    """How many symbols a model can see at once; None: any number."""
+    """The number of symbols that a model can see at once; None: any number."""
     return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
@@ -223,7 +223,7 @@ def texts(data: Data, root: Path) -> dict[str, Texts]:
 
 
 class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
-    """What running needs to know of language modelling."""
+    """The task of language modelling, for running."""
 
     name = "language-model"
     about = headline(sys.modules[__name__])
@@ -305,7 +305,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         return _codec(pieces, recipe.model, data.context, data.memory)
 
     def noted(self, recipe: LanguageRecipe, prepared: Prepared) -> Iterator[str]:
-        """How many symbols there are."""
+        """Report the number of symbols."""
         count, size = len(prepared.train.tokens["text"]), prepared.codec.inputs["text"].size
         yield f"training text: {count:,} symbols, of a vocabulary of {size:,}"
 
@@ -331,7 +331,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
 
     def batches(
         self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
-    ) -> Packed:
+    ) -> PackedRows:
         """Rows of `context` symbols, cut at other places in every epoch."""
         kind = prepared.codec.inputs["text"]
         if not any(len(row) > 1 for each in prepared.valid for row in kind.whole(each.inputs)):
@@ -339,7 +339,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
                 "the validation text has fewer than two symbols, so there is nothing to predict: "
                 "hold more out, by data.held_out, or name a longer data.valid"
             )
-        return Packed(
+        return PackedRows(
             prepared.train.tokens["text"],
             length=recipe.data.context,
             rows=prepared.codec.form.lanes(recipe.training),
@@ -390,7 +390,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             yield Progress(stage, len(found), len(there))
         if not any(each.count for each in found):
             raise Refused("no text has two or more symbols: there is nothing to predict")
-        scores = Scores.of(found, context=worker.form.context, overlap=overlap)
+        scores = LanguageScores.of(found, context=worker.form.context, overlap=overlap)
         return Evaluated(scores, [f"{each.loss:.6f}" if each.count else "" for each in found])
 
     def given(
@@ -405,8 +405,8 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         yield from ()
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
 
-    def scores_by(self) -> Sequence[str]:
-        """How windows overlap; nothing is written."""
+    def evaluate_options(self) -> Sequence[str]:
+        """The option of how windows overlap; nothing is written."""
         return self.scoring
 
     def of_kept(self, options: Mapping[str, Any]) -> None:

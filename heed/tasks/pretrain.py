@@ -33,7 +33,7 @@ import heed
 from heed.answers.documents import gathered
 from heed.answers.form import Example
 from heed.answers.hidden import SEED, Hidden, HiddenWords, Objective, Ordered
-from heed.answers.hidden_scores import HiddenReading, Scores, Shares, unigram
+from heed.answers.hidden_scores import HiddenReading, HiddenWordScores, Shares, unigram
 from heed.answers.worker import Worker
 from heed.data.borrowed import Hiding, Renumbered, load_hiding
 from heed.data.chance import below
@@ -90,8 +90,8 @@ Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 """The settings of any model that is trained on plain text before it is given a task."""
 
 
-class Tokens(Settings):
-    """How text is cut into symbols; one more is the mask."""
+class DocumentTokens(Settings):
+    """Settings of how text is cut into symbols; one more is the mask."""
 
     kind: Kind = "wordpiece"
     size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in the vocabulary, at most.")
@@ -99,7 +99,7 @@ class Tokens(Settings):
 
 
 class HeldOut(Settings):
-    """What is held out of the training text if no files for validation are given.
+    """The part of the training text held out if no files for validation are given.
 
     A document's first sentences decide, so a document is always on the same side.
     """
@@ -121,7 +121,7 @@ class Data(Settings):
     valid: DocumentSources | None = None
     test: DocumentSources | None = None
     held_out: Held = HeldOut()
-    tokens: Tokens = Tokens()
+    tokens: DocumentTokens = DocumentTokens()
     longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
 
     @model_validator(mode="after")
@@ -241,7 +241,7 @@ class PretrainConfig(Config):
 
 
 class Pretraining(Task[PretrainRecipe, PretrainConfig]):
-    """What running needs to know of pre-training."""
+    """The task of pre-training, for running."""
 
     name = "pretrain"
     about = headline(sys.modules[__name__])
@@ -397,7 +397,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         for reading in worker.form.read(worker, there, rows):
             found.append(reading)
             yield Progress(stage, len(found), rows.count(0))
-        return Evaluated(Scores.of(found, worker.form.shares))
+        return Evaluated(HiddenWordScores.of(found, worker.form.shares))
 
     def given(
         self,
@@ -413,11 +413,13 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         yield from map(Note, report.told("text"))
         return found
 
-    def known(self) -> Sequence[str]:
-        """How many words are listed for each mask."""
+    def predict_options(self) -> Sequence[str]:
+        """The number of words that are listed for each mask."""
         return self.form.options
 
-    def only(self, options: Mapping[str, Any], known: Sequence[str], run: Any = None) -> None:
+    def refuse_unknown(
+        self, options: Mapping[str, Any], known: Sequence[str], run: Any = None
+    ) -> None:
         """Refuse other options; where an XLNet is asked to continue texts, with what does."""
         from heed.answers.continuation import Continuation, Decoding  # rarely needed
 
@@ -429,7 +431,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
                 f"{self.name} fill masks; an XLNet continues texts from the folder that this "
                 f"writes: heed convert {shlex.quote(str(run.folder.path))} FOLDER"
             )
-        super().only(options, known, run)
+        super().refuse_unknown(options, known, run)
 
 
 TASK = Pretraining()

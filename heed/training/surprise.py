@@ -29,7 +29,7 @@ MOST_AT_ONCE = 2**30
 
 
 class Unformed(Protocol):
-    """What logits would be computed from: known · weightᵀ + bias."""
+    """The factors of logits that are not formed: known · weightᵀ + bias."""
 
     @property
     def known(self) -> Tensor:

@@ -26,7 +26,7 @@ class WatchedPass(NamedTuple):
 
 
 def watched_passes(watched: Watched) -> Iterator[WatchedPass]:
-    """What was watched, one pass after the other: texts that were written, then all other calls.
+    """Watched calls, one pass after the other: texts that were written, then all other calls.
 
     A text has a pass for each hypothesis of its last step. Calls of one query that go on where the
     call before ended are steps of one pass.

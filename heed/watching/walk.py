@@ -161,7 +161,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     one = torch.tensor([row], device=call.query.device)
 
     def shown(start: int, stop: int) -> list[tuple[str, Tensor]]:
-        """What these queries alone may see, as tables, each with the reason why it hides.
+        """The tables of what these queries alone may see, each with the reason why it hides.
 
         -> broadcasts to 1 H n S
         """
@@ -201,6 +201,6 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
 
 
 def _why(visible: Visible) -> str:
-    """Why a predicate hides what it hides."""
+    """The reason why a predicate hides keys."""
     whys = {Causal: "later position", Window: "outside the window", Packed: "another text"}
     return whys.get(type(visible), "masked")

@@ -1,4 +1,4 @@
-"""What was walked: the calls that were heard, and one query's way through its stages."""
+"""The record of a walk: the calls that were heard, and one query's way through its stages."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _blended(trace: Blended, head: int, one: Walk, two: Walk) -> Walk:
 
 
 def _hidden(trace: Trace, ok: Sequence[bool], reasons: Sequence[str]) -> tuple[str, ...]:
-    """Why each column may not be looked at."""
+    """The reasons why columns may not be looked at."""
     blocks = len(ok) > trace.S + trace.sinks
     far = "pooled in its block" if blocks else "outside the window"
     whys = (*(why or far for why in reasons), *[""] * trace.sinks)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from heed.answers.continuation import Continuation, Continued, Decoding
-from heed.answers.continuation_scores import PredictedText, Scores
+from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import marks_of
@@ -230,7 +230,7 @@ def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, toke
     assert found.count == counted == len(ids) - 1
     first = len(writer.kind.pieces.decode(ids[:1]))
     assert found.characters == found.bytes == len(text) - first
-    scores = Scores.of([found], context=8)
+    scores = LanguageScores.of([found], context=8)
     bits = found.loss * found.count / found.characters / math.log(2)
     assert scores.bits_per_character == pytest.approx(bits)
     assert scores.perplexity == pytest.approx(math.exp(found.loss))

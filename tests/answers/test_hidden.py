@@ -11,7 +11,7 @@ import torch
 
 from heed.answers.form import Example
 from heed.answers.hidden import Filled, Hidden, HiddenWords, Ordered, ask
-from heed.answers.hidden_scores import Scores
+from heed.answers.hidden_scores import HiddenWordScores
 from heed.answers.worker import Worker
 from heed.data.documents import Documents
 from heed.data.kinds.text import MaskedText
@@ -162,7 +162,7 @@ def test_the_score_of_a_text_sums_over_its_hidden_symbols(
 ) -> None:
     given = worker(tokeniser, objective)
     batches = Remade(given.form.maker(documents(given)), tokens=100, seed=1, fixed=True)
-    scores = Scores.of(list(given.form.read(given, (), batches)))
+    scores = HiddenWordScores.of(list(given.form.read(given, (), batches)))
     surprise = right = words = wrong = pairs = 0.0
     seen: list[int] = []
     with torch.inference_mode():
@@ -226,7 +226,7 @@ def test_documents_are_read_the_same_each_time(tokeniser: Tokeniser, objective: 
     examples = [Example((tuple(sentences),), True) for sentences in DOCUMENTS]
     first, again = given.read(examples), given.read(list(examples))
     assert [each.nats for each in first] == [each.nats for each in again]
-    scores = Scores.of(first)
+    scores = HiddenWordScores.of(first)
     assert scores.words == sum(each.count for each in first) > 20
     assert given.loss(examples) == scores.total
     assert (scores.follows_loss is not None) == given.form.is_paired

@@ -138,7 +138,6 @@ def test_a_long_text_is_pooled(
     command: Callable[..., Any], writer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heed.viewing.taking.CELLS", (16, 16))
-    monkeypatch.setattr("heed.running.showing.LONG", 100)
     done = command("show", str(writer), "我 爱 " * 30)
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) < 40

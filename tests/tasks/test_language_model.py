@@ -112,7 +112,7 @@ def test_unknown_symbols_of_text_to_judge_by_are_counted(tmp_path: Path) -> None
         report = DocumentReport()
         assert len(list(TASK.examples(data, part, tmp_path, report, codec))) == 1
         assert report.unknown == unknown
-    (told,) = TASK.told("valid", report, codec, 0)
+    (told,) = TASK.report_lines("valid", report, codec, 0)
     assert told.endswith("5 characters; 2 symbols of it are unknown")
 
 

@@ -35,7 +35,7 @@ WIDEST = 2048
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     return (
         other_weights(call, NAME)
         or more_than_context(call)
@@ -46,7 +46,7 @@ def refusal(call: Call) -> str | None:
 
 
 def _unfit(call: Call) -> str | None:
-    """Why the tensors do not suit this kernel; None where they do."""
+    """The reason why the tensors do not suit this kernel; None where they do."""
     q, k, v = call.q, call.k, call.v
     reason = several_dtypes(q, k, v) if _lowered(call) is None else None
     reason = reason or long_numbers(q)

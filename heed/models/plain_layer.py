@@ -1,6 +1,6 @@
 """Plain layers with their weights at hand, which the fast paths of a Transformer go through.
 
-`heed.models.encoding` is such a path for reading, `heed.models.stepping` and
+`heed.models.plain_encoder` is such a path for reading, `heed.models.plain_carry` and
 `heed.models.replaying` are for writing.
 """
 
@@ -38,7 +38,7 @@ def known(network: nn.Module) -> bool:
     modules = list(network.modules())
     others = [each for each in modules if not isinstance(each, Part)]
     ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in others)
-    usual = all(each.is_plain for each in others if isinstance(each, heed.Mechanism))
+    usual = all(each.is_plain for each in others if type(each) is heed.Mechanism)
     return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 
