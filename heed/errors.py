@@ -1,4 +1,4 @@
-"""What can go wrong, in the user's words."""
+"""Errors, in the user's words."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -17,15 +17,16 @@ from heed.errors import NotFormed, Refused, ShapeError, UnknownName
 from heed.shapes import check_rows, selected, whole
 from heed.visible import Gaussian, Places, Visible
 
-Need = Literal["context", "weight", "energy", "weights", "energies"]
+Need = Literal["context", "weight", "energy", "trace", "weights", "energies"]
 """What a call must form; each includes the ones before it. A plural means the same."""
 
-NEEDS: tuple[Need, ...] = ("context", "weight", "energy")
+NEEDS: tuple[Need, ...] = ("context", "weight", "energy", "trace")
 
 _SAID: dict[object, Need] = {
     "context": "context",
     **dict.fromkeys(("weight", "weights"), "weight"),
     **dict.fromkeys(("energy", "energies"), "energy"),
+    "trace": "trace",
 }
 
 
@@ -62,7 +63,7 @@ MASSES: tuple[Mass, ...] = ("one", "at most one", "any")
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a part can do and what it needs. No other code tells parts apart.
+    """The abilities and needs of a part. No other code tells parts apart.
 
     Those that are True here hold of a mechanism if all its parts claim them, the others if one
     does. A class of your own that states none claims no more than every class that it derives from.
@@ -146,7 +147,7 @@ class Cut(dict[str, Any]):
 
 
 class State(NamedTuple):
-    """What the next step needs: the count of steps and one slot per part that remembers.
+    """The state for the next step: the count of steps and one slot per part that remembers.
 
     Immutable, like a Memory. `select` and `repeat` follow the rows of a beam.
     """
@@ -158,7 +159,7 @@ class State(NamedTuple):
 
     @property
     def rows(self) -> int | None:
-        """How many batch rows it holds; None where it holds nothing.    B"""
+        """The number of batch rows it holds; None where it holds nothing.    B"""
         return next((n for n in map(_rows, self.slots.values()) if n is not None), None)
 
     def select(self, rows: Tensor) -> State:
@@ -217,7 +218,7 @@ class Call:
     prepared: dict[str, Any] | None = None  # what kernels derived from k, cached between steps
 
     def dense_visible(self) -> Tensor | None:
-        """Who may look where, sinks included.    broadcasts to B H T S"""
+        """The table of visible keys, sinks included.    broadcasts to B H T S"""
         if self.visible is None:
             return None
         ok = self.visible.dense(self.places)
@@ -246,7 +247,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Summary:
-    """Which statistics of the weights a call returns, beyond those that are always returned.
+    """The statistics of the weights to return, beyond those that are always returned.
 
     top   how many of each query's largest weights to list, by place and share
     map   how many rows and columns of cells, at most, to pool the weights into
@@ -326,7 +327,7 @@ class Statistics(NamedTuple):
 
 
 class Formed(NamedTuple):
-    """What a record holds; None for what its call did not form."""
+    """The contents of a record; None for what its call did not form."""
 
     context: Tensor | None
     weight: Tensor | None
@@ -336,7 +337,7 @@ class Formed(NamedTuple):
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
-    """What every mechanism returns. It holds weights and energies if the call asked for them.
+    """The result of every mechanism. It holds weights and energies if the call asked for them.
 
     context   what was read              B T R   (B H T R from `heed.attend`)
     weight    the attention weights      B H T S, before dropout; need="weight"
@@ -348,6 +349,7 @@ class Attended:
     statistics  of the weights, without forming them; statistics=True
     formed    context, weight, energy and statistics, each None where it was not formed
     kernel    which kernel served the call; `why` says why the others did not
+    trace     all that was computed on the way, heed.attention.trace; need="trace"
     """
 
     _context: Tensor | None
@@ -360,6 +362,7 @@ class Attended:
     kernel: str
     refusals: tuple[tuple[str, str], ...]
     _statistics: Statistics | None
+    trace: Any
     _lost: bool  # whether no gradient comes back to what it was formed from
 
     def __init__(
@@ -374,6 +377,7 @@ class Attended:
         kernel: str = "reference",
         refusals: tuple[tuple[str, str], ...] = (),
         statistics: Statistics | None = None,
+        trace: Any = None,
         **fields: Any,
     ) -> None:
         self._context = context
@@ -386,6 +390,7 @@ class Attended:
         self.kernel = kernel
         self.refusals = refusals
         self._statistics = statistics
+        self.trace = trace
         self._lost = fields.pop("_lost", False) or gradientless()
         if fields:  # dataclasses.replace passes the private names
             for name in ("_context", "_weight", "_energy", "_statistics"):
@@ -444,7 +449,7 @@ class Attended:
 
     @property
     def formed(self) -> Formed:
-        """What was formed already; to ask raises nothing."""
+        """The contents that were formed already; to ask raises nothing."""
         return Formed(self._context, self._weight, self._energy, self._statistics)
 
     @property
@@ -454,7 +459,7 @@ class Attended:
 
     @property
     def why(self) -> str:
-        """Which kernel served the call, and why faster ones did not."""
+        """The kernel that served the call, and why faster ones did not."""
         reasons = [f"{name}: {reason}" for name, reason in self.refusals]
         return "; ".join([f"served by {self.kernel}", *reasons])
 
@@ -471,6 +476,7 @@ class Attended:
             "kernel": self.kernel,
             "refusals": self.refusals,
             "statistics": self._statistics,
+            "trace": self.trace,
             "_lost": self._lost,
         }
         return Attended(**{**kept, **changes})
@@ -521,7 +527,7 @@ class Attended:
 
 
 def _along(parts: list[Tensor | None], axis: int) -> Tensor | None:
-    """What every step formed, as one tensor; None where a step did not."""
+    """A tensor that every step formed, joined into one; None where a step did not."""
     formed = [part for part in parts if part is not None]
     return torch.cat(formed, axis) if len(formed) == len(parts) else None
 

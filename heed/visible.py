@@ -1,4 +1,4 @@
-"""Who may look where: small predicates that compose with `&`, `|` and `~`. True means may look.
+"""Visibility: small predicates that compose with `&`, `|` and `~`. True means may look.
 
     heed.causal() & heed.lengths(n) & heed.window(128)
 
@@ -22,7 +22,7 @@ from heed.shapes import whole
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where the T queries of a call and the S keys of its memory stand.
+    """The positions of the T queries of a call and the S keys of its memory.
 
     `step` queries were asked before these. `origin` is the place, among the keys, of the very
     first query: without a state the last query stands at the last key (origin = S - T, "bottom
@@ -52,7 +52,7 @@ class Places:
 
     @property
     def steps(self) -> Tensor:
-        """How many queries came before each one.    T"""
+        """The number of queries before each one.    T"""
         return torch.arange(self.step, self.step + self.T, device=self.device)
 
     @property
@@ -128,7 +128,7 @@ class Visible:
 
     @staticmethod
     def keys(mask: Tensor) -> Visible:
-        """Which keys exist, one answer per row and key.    B S"""
+        """The keys that exist, one answer per row and key.    B S"""
         return Keys(_boolean(mask, (2,)))
 
     @staticmethod
@@ -214,14 +214,14 @@ class Coarse(Visible):
         return torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)
 
     def touched(self, places: Places) -> Tensor:
-        """Which blocks each query's window touches.    -> T N"""
+        """The blocks that each query's window touches.    -> T N"""
         N, size = self.member.shape[1:]
         first = torch.arange(N, device=places.device) * size
         query = places.query[:, None]
         return (first <= query + self.half) & (first + size > query - self.half)
 
     def open(self, ok: Tensor) -> Tensor:
-        """Which blocks have members, all of them visible.    B H|1 T|1 S -> B H|1 T|1 N"""
+        """The blocks that have members, all of them visible.    B H|1 T|1 S -> B H|1 T|1 N"""
         member = self.member[:, None, None]
         return (cut(ok, self.member.shape[-1]) | ~member).all(-1) & member.any(-1)
 
@@ -350,7 +350,7 @@ class Pair(Visible):
 
 
 class Both(Pair):
-    """What two predicates both allow."""
+    """The keys that two predicates both allow."""
 
     __slots__ = ()
 
@@ -364,7 +364,7 @@ class Both(Pair):
 
 
 class Either(Pair):
-    """What at least one of two predicates allows."""
+    """The keys that at least one of two predicates allows."""
 
     __slots__ = ()
 
@@ -375,7 +375,7 @@ class Either(Pair):
 
 @dataclass(frozen=True, slots=True)
 class Not(Visible):
-    """What a predicate forbids."""
+    """The keys that a predicate forbids."""
 
     part: Visible
 

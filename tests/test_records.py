@@ -215,7 +215,7 @@ def test_the_first_inexact_gradient_is_reported() -> None:
 
 
 def test_needs_are_ordered() -> None:
-    assert NEEDS == ("context", "weight", "energy")
+    assert NEEDS == ("context", "weight", "energy", "trace")
 
 
 def call(visible: heed.Visible | None, sinks: int = 0, k: Tensor | None = None) -> Call:

@@ -26,7 +26,7 @@ from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
 from heed.decoding.sliding import Sliding, padded
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.errors import Refused
 from heed.models.replaying import replayed
 from heed.models.transformer import Decoder
@@ -47,7 +47,7 @@ BRIEF = 60  # characters of a sample in the line that reports a validation
 
 
 class Decoding(Settings):
-    """How a continuation is chosen."""
+    """Settings of how a continuation is chosen."""
 
     method: Literal["sample", "greedy", "beam"] = "sample"
     longest: int = Field(200, ge=1, le=1_000_000, description="Symbols at most.")
@@ -65,7 +65,7 @@ SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, see
 
 
 class Memory(NamedTuple):
-    """How much of what stands before a row a network remembers."""
+    """The number of symbols before a row that a network remembers."""
 
     symbols: int
     layers: int
@@ -80,7 +80,7 @@ class NextSymbol(SequenceObjective):
         self.remembering = remembering
 
     def count(self, batch: Batch) -> int:
-        """How many symbols are predicted."""
+        """The number of symbols that are predicted."""
         return int((self._labels(batch) != NONE).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -104,7 +104,7 @@ class NextSymbol(SequenceObjective):
 
 @dataclass(frozen=True, slots=True)
 class PredictedText(Reading):
-    """How surprised a model was by a text, and how much text there was."""
+    """The surprise of a model at a text, and the length of the text."""
 
     characters: int
     bytes: int
@@ -165,7 +165,7 @@ class Continued:
 
     @property
     def answer(self) -> str:
-        """What was written, in a line."""
+        """The continuation, in a line."""
         return escaped(self.written or "")
 
     @property
@@ -180,7 +180,7 @@ class Continued:
         return self.unread or (slid if self.slid else "")
 
     def line(self) -> str:
-        """What was written, in a line."""
+        """The continuation, in a line."""
         return self.answer
 
     def as_data(self) -> dict[str, Any]:
@@ -246,29 +246,10 @@ class Continuation(OfDocuments[Continued]):
         return NextSymbol(settings, Remembering(lanes, layers=layers, places=symbols, width=width))
 
     def lanes(self, settings: Training) -> int:
-        """How many rows a batch has."""
+        """The number of rows in a batch."""
         return max(1, settings.batch_tokens // self.context)
 
     # Writing
-
-    @classmethod
-    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """The best of a beam, or several samples."""
-        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
-        if best > 1 and changes.setdefault("method", "beam") != "beam":
-            drawn = changes["method"] == "sample"
-            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
-            raise Refused(f"--best {best} needs --method beam; {cure}")
-        if best > 1 and samples > 1:
-            raise Refused(
-                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
-            )
-        return changes, max(best, samples)
-
-    def check(self, choice: Any, best: int) -> None:
-        """Refuse several answers of greedy search."""
-        if best > 1 and choice.method == "greedy":
-            raise Refused(f"greedy search has one answer, not {best}: use sampling or a beam")
 
     def settled(self, worker: Worker, choice: Any) -> _Choice:
         """With the network, whose steps are replayed where that pays."""
@@ -384,7 +365,7 @@ class Continuation(OfDocuments[Continued]):
         *,
         overlap: int = 0,
     ) -> list[PredictedText]:
-        """How surprised the model is by texts, symbol by symbol.
+        """The surprise of the model at texts, symbol by symbol.
 
         overlap  of windows; see `reading`
         """
@@ -396,7 +377,7 @@ class Continuation(OfDocuments[Continued]):
     def reading(
         self, worker: Worker, ids: NDArray[Any], text: str, overlap: int = 0
     ) -> PredictedText:
-        """How surprised the model is by symbols, of which all but the first are predicted.
+        """The surprise of the model at symbols, of which all but the first are predicted.
 
         Windows of `context` symbols follow each other, and none knows what came before it except
         what is remembered, or an `overlap`, which is read again and not counted again.
@@ -417,7 +398,7 @@ class Continuation(OfDocuments[Continued]):
         return PredictedText(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
 
     def _windows(self, worker: Worker, count: int, overlap: int) -> Iterator[list[int]]:
-        """Where windows begin, batch by batch."""
+        """The first positions of windows, batch by batch."""
         last = count - 1  # this symbol is only predicted
         starts = list(range(0, max(1, last - overlap), self.context - overlap))
         size = 1 if self.memory else max(1, worker.tokens // self.context)
@@ -534,7 +515,7 @@ def _pads(model: Any) -> bool:
 
 
 def _table(model: Any) -> int:
-    """How many rows the table of symbols has; some may only fill it up."""
+    """The number of rows of the symbol embedding; some may be padding."""
     if isinstance(model, Decoder):
         return len(model.words.table.weight)
     return model.streams.words.num_embeddings if isinstance(model, LanguageModel) else 0

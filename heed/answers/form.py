@@ -7,7 +7,7 @@ takes them, `network(*inputs, ...)` or step by step, `begin(*inputs)`, `step`, `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Gold = TypeVar("Gold")
 Given = TypeVar("Given", bound="Answer")
+
+WIDEST = 1000  # hypotheses that a beam keeps at most
 
 Words = tuple[Sequence[str], Sequence[str] | None]
 """The words of an attention's queries and of its keys; None: the same."""
@@ -56,7 +58,7 @@ class Movable(Objective, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How surprised a model was by a right answer.
+    """The surprise of a model at a right answer.
 
     nats   summed over all that was predicted
     count  how much that was
@@ -96,7 +98,7 @@ class Answer(Protocol):
 
 
 class Lead(NamedTuple):
-    """What a terminal draws first of an answer's attention.
+    """The part of an answer's attention that a terminal draws first.
 
     weighed  words by the weight of one query for a whole input, for each head
     panels   the most telling maps; with neither, all heads are drawn small
@@ -135,7 +137,7 @@ class Form(ABC, Generic[Gold, Given]):
     @property
     @abstractmethod
     def sizes(self) -> dict[str, int]:
-        """How many different numbers each column of answers may have."""
+        """The number of different numbers that each column of answers may have."""
 
     @abstractmethod
     def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
@@ -150,7 +152,7 @@ class Form(ABC, Generic[Gold, Given]):
         """The inverse of `as_data`; a ValueError if it is none, since folders are not trusted."""
 
     def gold_as_data(self, gold: Any) -> Any:
-        """Where attention should be, as plain data."""
+        """The attention that is right, as plain data."""
         raise NotImplementedError
 
     def gold_of_data(self, found: Any) -> Any:
@@ -167,13 +169,28 @@ class Form(ABC, Generic[Gold, Given]):
 
     @classmethod
     def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """What the options of decoding change of its settings, and how many answers they want."""
-        return changes, changes.pop("best", 1)
+        """Settings that the options of decoding change, and the number of answers they want: the
+        best of a beam, or so many samples."""
+        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
+        many, option = max(best, samples), "best" if best > 1 else "samples"
+        if best > 1 and samples > 1:
+            raise Refused(
+                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
+            )
+        if many > WIDEST:
+            raise Refused(f"--{option} is {WIDEST} at most, like the width of a beam; got {many}")
+        if best > 1 and changes.setdefault("method", "beam") != "beam":
+            drawn = changes["method"] == "sample"
+            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
+            raise Refused(f"--best {best} needs --method beam; {cure}")
+        if samples > 1:
+            changes.setdefault("method", "sample")
+        return changes, many
 
     def check(self, choice: Any, best: int) -> None:
         """Refuse settings of decoding that give no such answers."""
-        if best > 1:
-            raise Refused(f"--best {best} needs several answers, and there is one")
+        if best > 1 and getattr(choice, "method", "greedy") == "greedy":
+            raise Refused(f"greedy search has one answer, not {best}: use sampling or a beam")
 
     def blank(self, worker: Worker, item: tuple[Any, ...]) -> list[Given]:
         """The answer to a blank input."""
@@ -186,7 +203,7 @@ class Form(ABC, Generic[Gold, Given]):
     def batches(
         self, worker: Worker, rows: Mapping[int, Sequence[Any]], choice: Any = None, best: int = 1
     ) -> Iterator[list[int]]:
-        """Which inputs are answered together, by their numbers; without a choice: read together."""
+        """Batches of inputs to answer, by their numbers; to read, without a choice."""
         costs = {i: max(map(len, row)) for i, row in rows.items()}
         return longest_first(costs, worker.tokens)
 
@@ -205,19 +222,24 @@ class Form(ABC, Generic[Gold, Given]):
         numbers  of the inputs among all: samples may depend on them, but on nothing beside them
         """
 
+    def as_line(self, answers: Sequence[Given], best: int) -> str:
+        """The answers in a line, with tabs between them; missing ones are blank."""
+        lines = [each.line() for each in answers]
+        return "\t".join(lines + [""] * (best - len(lines)))
+
     def as_json(self, answers: Sequence[Given]) -> dict[str, Any]:
         """The answers to one input as plain data."""
         return answers[0].as_data()
 
     def explored(self, choice: Any) -> int:
-        """How many answers to one input can be explored."""
+        """The number of answers to one input that can be explored."""
         return 1
 
     @abstractmethod
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> Sequence[Reading]:
-        """How well a batch of right answers is predicted. A form may take further arguments."""
+        """The surprise at a batch of right answers. A form may take further arguments."""
 
     def coded(self, worker: Worker, examples: Sequence[Example]) -> Any:
         """Right answers as numbers, for `read`; those of a validation are kept."""
@@ -225,8 +247,8 @@ class Form(ABC, Generic[Gold, Given]):
 
     def read(
         self, worker: Worker, examples: Sequence[Example], coded: Any, **more: Any
-    ) -> Sequence[Reading]:
-        """How well right answers are predicted; `more` is for `readings`."""
+    ) -> Iterable[Reading]:
+        """The surprise at right answers; `more` is for `readings`."""
         told = self.rows(examples)[self.column]
         whole = {i: (*row, told[i]) for i, row in enumerate(coded)}
         found: dict[int, Reading] = {}
@@ -274,7 +296,7 @@ class Form(ABC, Generic[Gold, Given]):
         return None
 
     def lead(self, worker: Worker, answer: Given, layers: Mapping[str, Any]) -> Lead:
-        """What to draw first of an answer's attention; `layers` by path."""
+        """The part of an answer's attention to draw first; `layers` by path."""
         return Lead()
 
     def walked(self, worker: Worker, paths: Sequence[str]) -> tuple[Sequence[str], int]:

@@ -32,7 +32,7 @@ POOL = "pool"
 
 
 class LabelTraining(Training):
-    """How a classifier learns."""
+    """Settings of how a classifier learns."""
 
     adversarial: Weight = Field(
         0.0, description="size of adversarial changes to word vectors; training/adversarial.py"
@@ -47,7 +47,7 @@ class LabelObjective(nn.Module):
         self.part, self.settings, self.baseline = part, settings, MovingAverage()
 
     def count(self, batch: Batch) -> int:
-        """How many inputs a batch has."""
+        """The number of inputs in a batch."""
         return int((batch.tokens[Label.column] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -292,11 +292,11 @@ class Label(Form[str, Judgement]):
 
     def judged(
         self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
-    ) -> Scores:
+    ) -> LabelScores:
         """Accuracy, macro-F1, scores by label."""
         right, told = [each.answer for each in examples], [each.label for each in said]
         found = confusion_scores(right, told, self.names)
-        return Scores(
+        return LabelScores(
             len(examples),
             found.accuracy,
             found.macro_f1,
@@ -371,8 +371,8 @@ class Label(Form[str, Judgement]):
 
 
 @dataclass(frozen=True, slots=True)
-class LabelScores:
-    """How well one label is recognised: precision of what got it, recall of its own."""
+class OneLabel:
+    """Scores of one label: precision over inputs that got it, recall over those that have it."""
 
     label: str
     texts: int
@@ -382,8 +382,8 @@ class LabelScores:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How good the labels are.
+class LabelScores:
+    """Scores of one label for each input.
 
     attended  the share of the attention that the steps that decide get, where these are known, and
               their share of all steps
@@ -393,7 +393,7 @@ class Scores:
     accuracy: float  # per cent
     macro_f1: float  # per cent; the mean over labels that occur or were given
     loss: float  # nats per text
-    by_label: list[LabelScores]
+    by_label: list[OneLabel]
     labels: list[str]
     confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
     cut: int  # texts that were too long to be read to their end
@@ -436,7 +436,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """What was taken for what.
+    """The confusion matrix of labels, and scores from it.
 
     accuracy  per cent
     macro_f1  per cent; the mean over labels that occur or were given
@@ -445,7 +445,7 @@ class Confusion:
 
     accuracy: float
     macro_f1: float
-    by_label: list[LabelScores]
+    by_label: list[OneLabel]
     table: list[list[int]]
 
 
@@ -463,7 +463,7 @@ def confusion_scores(right: Sequence[str], said: Sequence[str], labels: Sequence
     return Confusion(100 * hits / max(1, len(right)), f1, by_label, table)
 
 
-def _label_scores(label: str, c: int, table: list[list[int]]) -> LabelScores:
+def _label_scores(label: str, c: int, table: list[list[int]]) -> OneLabel:
     right, texts, given = table[c][c], sum(table[c]), sum(row[c] for row in table)
     precision, recall = right / max(1, given), right / max(1, texts)
-    return LabelScores(label, texts, precision, recall, 2 * right / max(1, texts + given))
+    return OneLabel(label, texts, precision, recall, 2 * right / max(1, texts + given))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers.form import Example, Form, Movable, Reading, loss_of
-from heed.answers.label import LabelScores, confusion_scores
+from heed.answers.label import OneLabel, confusion_scores
 from heed.answers.worker import Worker
 from heed.data.batches import Batch
 from heed.records import Attended
@@ -33,7 +33,7 @@ class LabelsObjective(SequenceObjective):
         self.part = part
 
     def count(self, batch: Batch) -> int:
-        """How many labels a batch has."""
+        """The number of labels in a batch."""
         return int((batch.tokens[Labels.column] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -95,8 +95,8 @@ class Labelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How good the labels are, in per cent."""
+class TagScores:
+    """Scores of a label for each position, in per cent."""
 
     sentences: int
     words: int  # that were read
@@ -107,7 +107,7 @@ class Scores:
     recall: float | None
     loss: float  # nats per word
     floor: float  # accuracy of the most frequent label
-    by_label: list[LabelScores]
+    by_label: list[OneLabel]
 
     def line(self) -> str:
         """The scores in one line."""
@@ -242,7 +242,7 @@ class Labels(Form[Sequence[str], Labelling]):
 
     def judged(
         self, worker: Worker, examples: Sequence[Example], said: Sequence[Labelling]
-    ) -> Scores:
+    ) -> TagScores:
         """Accuracy, span F1, scores by label."""
         gold = [each.answer[: len(one.labels)] for each, one in zip(examples, said, strict=True)]
         right = [label for some in gold for label in some]
@@ -254,7 +254,9 @@ class Labels(Form[Sequence[str], Labelling]):
         floor, loss = 100 * most / max(1, len(right)), worker.loss(examples)
         counts = len(examples), len(right), total - len(right)
         f1, precision, recall = spans
-        return Scores(*counts, found.accuracy, f1, precision, recall, loss, floor, found.by_label)
+        return TagScores(
+            *counts, found.accuracy, f1, precision, recall, loss, floor, found.by_label
+        )
 
     @classmethod
     def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:

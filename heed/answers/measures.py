@@ -1,4 +1,4 @@
-"""How translations and alignments are judged: BLEU and chrF by sacreBLEU, alignment error rate.
+"""Measures of translations and alignments: BLEU and chrF by sacreBLEU, alignment error rate.
 
 A link is (source word, target word), from 0. Alignment error is that of Och and Ney 2003, with sure
 links S and possible ones P:  AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|), counted over all sentences.
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
 
 
 def tokeniser_for(references: Iterable[str]) -> Tokenise:
-    """How BLEU should cut these references, by the script of most letters: zh for Chinese, char for
+    """Choose BLEU's tokeniser by the script of most of the letters: zh for Chinese, char for
     other scripts without spaces, 13a otherwise."""
     counts = Counter(chain.from_iterable(references))
     letters = {each: n for each, n in counts.items() if unicodedata.category(each)[0] in "LM"}

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers import measures
-from heed.answers.form import Example, Form, Lead, Movable, Words, network_of
+from heed.answers.form import WIDEST, Example, Form, Lead, Movable, Words, network_of
 from heed.answers.text_scores import TextReading, TextScores, compared, text_scores
 from heed.answers.worker import Worker
 from heed.attention.statistics import entropy
@@ -32,8 +32,7 @@ from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample, seed_of
-from heed.decoding.stepping import Hypothesis
-from heed.errors import Refused
+from heed.decoding.stepper import Hypothesis
 from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective
@@ -41,14 +40,13 @@ from heed.training.settings import Training, Weight
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 
-WIDEST = 1000  # hypotheses that a beam keeps at most
 EXPLORED = 5  # hypotheses of a beam that a page shows
 LINKS = "links"
 """The column of linked symbols: the positions of a source symbol and a target symbol, and so on."""
 
 
 class TextTraining(Training):
-    """How a network learns to write texts."""
+    """Settings of how a network learns to write texts."""
 
     guided: Weight = Field(
         0.0, description="weight of the cross entropy of its attention against given alignments"
@@ -56,7 +54,7 @@ class TextTraining(Training):
 
 
 class Decoding(Settings):
-    """How a text is chosen."""
+    """Settings of how a text is chosen."""
 
     method: Literal["beam", "greedy", "sample"] = "beam"
     width: int = Field(5, ge=1, le=WIDEST)
@@ -87,7 +85,7 @@ class TeacherForcing(SequenceObjective):
         self.parts = tuple(parts)
 
     def count(self, batch: Batch) -> int:
-        """How many symbols the texts have."""
+        """The number of symbols in the texts."""
         return int((batch.tokens[Text.column] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -272,29 +270,6 @@ class Text(Form[str, WrittenText]):
 
     # Answering
 
-    @classmethod
-    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
-        """The best of a beam, or several samples."""
-        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
-        if best > 1 and samples > 1:
-            raise Refused(
-                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
-            )
-        for option, many, needed in (("best", best, "beam"), ("samples", samples, "sample")):
-            if many > WIDEST:
-                raise Refused(
-                    f"--{option} is {WIDEST} at most, like the width of a beam; got {many}"
-                )
-            if many > 1 and changes.setdefault("method", needed) != needed:
-                method = changes["method"]
-                raise Refused(f"--{option} {many} needs --method {needed}, not {method}")
-        return changes, max(best, samples)
-
-    def check(self, choice: Any, best: int) -> None:
-        """Greedy search has one answer."""
-        if best > 1 and (choice or GREEDY).method == "greedy":
-            super().check(choice, best)
-
     def explored(self, choice: Any) -> int:
         """The best of a beam."""
         return min(choice.width, EXPLORED) if choice and choice.method == "beam" else 1
@@ -403,14 +378,14 @@ class Text(Form[str, WrittenText]):
     def _read(
         self, worker: Worker, rows: Sequence[Any], ids: Sequence[list[int]], need: str
     ) -> tuple[Any, Tensor]:
-        """What the network says of each symbol of some texts, and their symbols.    B T"""
+        """The network's scores for each position of some texts, and their symbols.    B T"""
         labels, _ = self.target.padded(ids, worker.device)
         return worker.model(*worker.given(rows), shifted(labels), need=need), labels
 
     def aligned(
         self, worker: Worker, example: Example, weight: NDArray[Any]
     ) -> list[tuple[int, int]] | None:
-        """Which words correspond, by the attention between their symbols.    weight: T S"""
+        """Links between words, by the attention between their symbols.    weight: T S"""
         if not isinstance(worker.kind, TextKind):
             return None
         source = [*worker.kind.words(example.inputs[0])[: weight.shape[1] - 1], -1]

@@ -1,4 +1,4 @@
-"""How texts are judged by right ones: BLEU, chrF, perplexity, alignment error, BLEU by length."""
+"""Scores of texts by references: BLEU, chrF, perplexity, alignment error, BLEU by length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CURVES = 6  # lines of a chart that can be told apart
 
 @dataclass(frozen=True, slots=True)
 class TextReading(Reading):
-    """How surprised a model was by a text, and how it aligned the words.
+    """The surprise of a model at a text, and its alignment of the words.
 
     links    of words: the input's and the text's; None without attention, or without words
     entropy  of the attention, mean over the symbols, in nats
@@ -34,7 +34,7 @@ class TextReading(Reading):
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """How good written texts are, beside right ones."""
+    """Scores of written texts, compared with right ones."""
 
     pairs: int
     bleu: float

@@ -106,7 +106,7 @@ class Worker:
 
     @torch.inference_mode()
     def read(self, examples: Sequence[Example], **more: Any) -> list[Any]:
-        """How well right answers are predicted; `more` is for the form's `readings`."""
+        """The surprise at right answers; `more` is for the form's `readings`."""
         self.model.eval()
         if self._coded[0] is not examples:  # a validation reads the same ones each time
             self._coded = examples, self.form.coded(self, examples)

@@ -1,1 +1,1 @@
-"""What attention is: score, align, read, and how they are put together."""
+"""Attention: score, align, read, and the way they are put together."""

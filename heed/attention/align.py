@@ -127,7 +127,7 @@ def _last(ranked: Tensor, inside: Tensor) -> Tensor:
 
 
 def _moments(energy: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
-    """How many are in the support, and their sum."""
+    """The size of the support, and the sum of its energies."""
     total = torch.where(support, energy, 0).sum(-1, keepdim=True)
     return support.sum(-1, keepdim=True).clamp(min=1), total
 
@@ -149,34 +149,44 @@ class Align(Part):
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         """B H T S, who is visible, the slot, the queries B H T M"""
+        return Aligned(self.weigh(energy, ok))
+
+    def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
+        """The weights, where nothing else is needed.    B H T S, who is visible -> B H T S"""
         raise NotImplementedError
+
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        """The same by the kernel that serves its name, which must have been chosen."""
+        raise NotImplementedError
+
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        """Facts of its slot about each place before the first query, by name.    -> B H S"""
+        return {}
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        """Other facts that it decided about each query, by name.    -> broadcasts to B H T"""
+        return {}
 
 
 class Softmax(Align):
     """exp(e), normalised over what is visible."""
 
     claims = Claims()
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        return Aligned(softmax(energy, ok))
+    weigh = staticmethod(softmax)
 
 
 class Sparsemax(Align):
     """The nearest distribution; far energies get exactly zero. Martins 2016."""
 
     claims = Claims()
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        return Aligned(sparsemax(energy, ok))
+    weigh = staticmethod(sparsemax)
 
 
 class Entmax(Align):
     """α-entmax with α = 1.5: sparse, and smoother than sparsemax. Peters 2019."""
 
     claims = Claims()
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        return Aligned(entmax(energy, ok))
+    weigh = staticmethod(entmax)
 
 
 class Argmax(Align):
@@ -184,9 +194,9 @@ class Argmax(Align):
 
     claims = Claims(gradient="straight-through")
 
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+    def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
         hard = one_hot(best(energy, ok), energy, ok)
-        return Aligned(straight_through(hard, softmax(energy, ok)))
+        return straight_through(hard, softmax(energy, ok))
 
 
 class Sample(Align):
@@ -228,7 +238,7 @@ class Gumbel(Align):
         super().__init__()
         self.temperature = real("temperature", temperature, 1e-6)
 
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+    def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
         noisy = energy + gumbel_noise(energy) if self.training else energy
         hard = one_hot(best(noisy, ok), energy, ok)
-        return Aligned(straight_through(hard, softmax(noisy / self.temperature, ok)))
+        return straight_through(hard, softmax(noisy / self.temperature, ok))

@@ -1,29 +1,29 @@
-"""Run a mechanism: ask a kernel, or compute the reference, which is the definition."""
+"""Run a mechanism: choose a kernel for the call, or compute the reference; and the statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout, pad
+from torch.nn.functional import pad
 
-from heed.attention.align import Aligned, hidden
+from heed.attention import reference
+from heed.attention.align import hidden
 from heed.attention.blind import placed, spared
 from heed.attention.memory import Memory
-from heed.attention.past import fitted
-from heed.attention.piecewise import of_queries, of_table
+from heed.attention.piecewise import of_queries
 from heed.attention.position import Position
 from heed.attention.reach import Reached
-from heed.attention.score import Score
+from heed.attention.reference import Scene, Ways, wide
 from heed.attention.statistics import check_rows, summarise
-from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.ability import full_precision, known, lowered, recorded
 from heed.kernels.choose import ALIGNING, SERVING, choose, is_on, switched_off
+from heed.kernels.refusing import ALIGN
 from heed.records import Attended, Call, Cut, Need, State, Statistics, Summary, gradientless
 from heed.visible import Causal, Places, Visible, both
 
@@ -62,8 +62,7 @@ def run(
     if asked is not None and mechanism.claims.draws and mechanism.training:
         name = None  # statistics come from a second pass, which would draw other weights
     if name is None or name in ALIGNING:
-        kernel = name or "reference"
-        return _reference(mechanism, call, query, reached, state, kernel, refusals, asked)
+        return _by_parts(mechanism, call, query, reached, state, name, refusals, asked)
     after = _after(state, T, {})
     if asked is None:
         return Attended(SERVING[name].run(call), after, kernel=name, refusals=refusals)
@@ -80,10 +79,10 @@ def run(
 
 
 def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
-    """Why one pass cannot give the statistics of rows with the context; None where it can."""
+    """The reason why one pass cannot give the statistics of rows with the context, or None."""
     if (reason := switched_off("statistics")) is not None:
         return reason
-    return _FOLDED if reached.fold is not None else fused_statistics.apart(call, name, asked)
+    return _MERGED if reached.blocks is not None else fused_statistics.apart(call, name, asked)
 
 
 def _look_back(
@@ -97,20 +96,19 @@ def _look_back(
 ) -> tuple[str | None, Statistics]:
     """Statistics of weights that were not kept; before them, why no kernel takes them, or None."""
     check_rows(asked, call.places.T)
-    S = call.k.shape[2] if reached.fold is None else call.places.S
+    S = call.k.shape[2] if reached.blocks is None else call.places.S
+    ways = _ways(mechanism, call, None)
 
     @torch.no_grad()
     def weights(start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor]:
         some = of_queries(call, start, stop)
         with full_precision(query):
-            scene = _scene(some, query[:, :, start:stop], reached)
-            look = _look if mechanism.past is None else _look_step_by_step
-            aligned, energy, _, _ = look(mechanism, scene, state.slots)
-            weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
-            return weight, *_of_energies(call, energy, scene.ok)
+            scene = Scene.of(some, query[:, :, start:stop], reached)
+            seen = reference.look(mechanism, scene, state.slots, ways)
+            return reached.fold(seen.weight), *_of_energies(call, seen.energy, scene.ok)
 
-    reason: str | None = _FOLDED
-    if reached.fold is None:
+    reason: str | None = _MERGED
+    if reached.blocks is None:
         reason = switched_off("statistics") or fused_statistics.refusal(call, asked)
     if reason is None:
         seen = fused_statistics.run(call, asked, log_sum)
@@ -119,13 +117,11 @@ def _look_back(
             seen = seen._replace(rows=torch.cat(chosen, 2))
         return None, seen
     apart = call.claims.is_row_wise
-    width = 1
-    if call.family == "additive" and not _fused(mechanism.score, call.q, call.k):
-        width = call.q.shape[-1]  # tanh of every pair and channel
+    width = 1 if _compares(call) else mechanism.score.hint_width  # inside a tanh, of every pair
     return reason, summarise(weights, (*call.q.shape[:3], S), asked, apart, width)
 
 
-_FOLDED = "the keys were put together, and the weights must be shared among them again"
+_MERGED = "the keys were put together, and the weights must be shared among them again"
 
 
 def call_of(
@@ -166,36 +162,64 @@ def every_key_seen(visible: Visible | None, places: Places) -> bool:
     return visible is None or (type(visible) is Causal and known(places.last_at_end))
 
 
-def _reference(
+def _by_parts(
     mechanism: Mechanism,
     call: Call,
     query: Tensor,
     reached: Reached,
     state: State,
-    kernel: str,
+    kernel: str | None,
     refusals: tuple[tuple[str, str], ...],
     asked: Summary | None,
 ) -> Attended:
-    """The three stages in full precision: score, align, read; `kernel` served the align."""
+    """Score, align and read; `kernel` serves the align. A trace is of the parts themselves."""
+    slots, traced, dtype = state.slots, call.need == "trace", _result_dtype(call.v)
+    kernel = None if traced else kernel
+    ways = Ways.of(mechanism) if traced else _ways(mechanism, call, kernel)
     with full_precision(query):
-        scene = _scene(call, query, reached)
-        look = _look if mechanism.past is None else _look_step_by_step
-        aligned, energy, slots, penalty = look(mechanism, scene, state.slots)
-        used = dropout(aligned.weight, call.dropout) if call.dropout else aligned.weight
-        context = mechanism.read(used, scene.memory.v)
-        weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
+        scene = Scene.of(call, query, reached)
+        seen = reference.look_step_by_step(mechanism, scene, slots, ways)
+        context = reference.read(mechanism, seen, scene.memory.v, call.dropout)
+        context = None if context is None else context.to(dtype)
+        weight = reached.fold(seen.weight)
+        trace = None
+        if traced:
+            trace = reference.trace(mechanism, scene, reached, slots, seen, context)
     return Attended(
-        None if context is None else context.to(_result_dtype(call.v)),
-        _after(state, query.shape[2], slots),
+        context,
+        _after(state, query.shape[2], seen.slots),
         weight=weight if call.need != "context" or context is None else None,
-        energy=energy[..., : weight.shape[-1]] if call.need == "energy" else None,
-        log_prob=aligned.log_prob,
-        entropy=aligned.entropy,
-        penalty=penalty,
-        kernel=kernel,
+        energy=seen.energy[..., : weight.shape[-1]] if call.need in ("energy", "trace") else None,
+        log_prob=seen.aligned.log_prob,
+        entropy=seen.aligned.entropy,
+        penalty=seen.penalty,
+        kernel=kernel or "reference",
         refusals=refusals,
-        statistics=None if asked is None else _stated(weight, asked, call, energy, scene.ok),
+        statistics=None if asked is None else _stated(weight, asked, call, seen.energy, scene.ok),
+        trace=trace,
     )
+
+
+def _ways(mechanism: Mechanism, call: Call, kernel: str | None) -> Ways:
+    """The ways of the parts, or of kernels: `kernel` serves the align, and one may the energies."""
+    energy, align = Ways.of(mechanism)
+    if kernel is not None:
+        align = mechanism.align.by_kernel
+    if not _compares(call) or call.vector is None:
+        return Ways(energy, align)
+
+    vector = call.vector
+
+    def compared(q: Tensor, memory: Memory, _: Places) -> Tensor:
+        return additive.energies(q, memory.k, vector.to(q.dtype))
+
+    return Ways(compared, align)
+
+
+def _compares(call: Call) -> bool:
+    """Whether a kernel computes the energies, though none serves the whole call."""
+    is_its = call.family == additive.NAME and is_on(additive.NAME)
+    return is_its and additive.compares(wide(call.q), wide(call.k))
 
 
 def _stated(
@@ -226,118 +250,7 @@ def _of_energies(call: Call, energy: Tensor, ok: Tensor | None) -> tuple[Tensor 
     B H T S -> B H T, twice
     """
     seen = hidden(energy.detach(), ok)
-    return seen.logsumexp(-1) if call.align == "softmax" else None, seen.amax(-1)
-
-
-@dataclass(slots=True, eq=False)
-class _Scene:
-    """Some queries, and all that they look at."""
-
-    q: Tensor  # as the score compares them  B H T D
-    query: Tensor  # as they came  B H T M
-    memory: Memory
-    places: Places
-    ok: Tensor | None  # these three broadcast to B H T S
-    gain: Tensor | None
-    bias: Tensor | None
-
-    def row(self, t: int) -> _Scene:
-        """The scene of query t alone."""
-        tables = (
-            x if x is None else of_table(x, t, t + 1) for x in (self.ok, self.gain, self.bias)
-        )
-        cut = slice(t, t + 1)
-        q, query = self.q[:, :, cut], self.query[:, :, cut]
-        return _Scene(q, query, self.memory, self.places.row(t), *tables)
-
-
-def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
-    """The scene of a call, in float32 or better; keys and values that nobody may see are zero."""
-    ok = call.dense_visible()
-    k, v = call.cleaned(ok)
-    memory = replace(reached.memory, k=wide(k), v=wide(v), prepared={})
-    q = call.q
-    if ok is not None:
-        seen = ok.any(-1, keepdim=True)
-        q, query = q.where(seen, 0), query.where(seen, 0)
-    return _Scene(wide(q), query, memory, call.places, ok, _gain(call), call.bias)
-
-
-_Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
-"""The aligned weights, the energies, the slots of the next state, the penalty."""
-
-
-def _look(
-    mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any], hint: Tensor | None = None
-) -> _Looked:
-    """Score and align all the rows of a scene."""
-    energy = _energy(mechanism.score, scene, hint)
-    if energy.shape != (*scene.q.shape[:3], scene.memory.k.shape[2]):
-        raise ShapeError(
-            f"{mechanism.score.name} must give energies B H T S, "
-            f"{(*scene.q.shape[:3], scene.memory.k.shape[2])}; it gave {tuple(energy.shape)}"
-        )
-    energy = energy if scene.bias is None else energy + scene.bias
-    aligned = mechanism.align(energy, scene.ok, slots.get(mechanism.align.name), scene.query)
-    if scene.gain is not None:
-        aligned.weight = aligned.weight * scene.gain
-    return (
-        aligned,
-        energy,
-        {} if aligned.after is None else {mechanism.align.name: aligned.after},
-        None,
-    )
-
-
-def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
-    """The energies, by the score itself; additive ones by a kernel, where there is no hint."""
-    q, k = scene.q, scene.memory.k
-    if hint is None and _fused(score, q, k) and (w := score.vector_for(q.shape[1])) is not None:
-        return additive.energies(q, k, w.to(q.dtype))
-    return score.energy(q, scene.memory, scene.places, hint)
-
-
-def _fused(score: Score, q: Tensor, k: Tensor) -> bool:
-    """Whether a kernel computes the energies, though it does not serve the whole call."""
-    return score.family == "additive" and is_on("additive") and additive.compares(wide(q), wide(k))
-
-
-def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any]) -> _Looked:
-    """Score and align row by row: a past needs the weights of the row before."""
-    past = mechanism.past
-    assert past is not None
-    S = scene.memory.k.shape[2]
-    before = slots.get(past.name)
-    before = past.begin(scene.q[..., :1, 0], S) if before is None else fitted(before, S)
-    rows: list[Aligned] = []
-    energies, penalties = [], []
-    for t in range(scene.q.shape[2]):
-        row, energy, slots, _ = _look(mechanism, scene.row(t), slots, past.hint(before))
-        rows.append(row)
-        energies.append(energy)
-        if past.claims.charges:
-            penalties.append(past.penalty(before, row.weight[:, :, 0])[..., None])
-        before = past.after(before, row.weight[:, :, 0])
-    aligned = Aligned(
-        torch.cat([row.weight for row in rows], 2),
-        log_prob=_joined([row.log_prob for row in rows]),
-        entropy=_joined([row.entropy for row in rows]),
-    )
-    penalty = torch.cat(penalties, 2) if penalties else None
-    return aligned, torch.cat(energies, 2), {**slots, past.name: before}, penalty
-
-
-def _joined(rows: list[Tensor | None]) -> Tensor | None:
-    """Facts of single rows, along T.    B H 1 -> B H T"""
-    present = [row for row in rows if row is not None]
-    return torch.cat(present, 2) if present else None
-
-
-def _gain(call: Call) -> Tensor | None:
-    """The gain, one on the sinks.    broadcasts to B H T S"""
-    if call.gain is None:
-        return None
-    return pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
+    return seen.logsumexp(-1) if call.align == ALIGN else None, seen.amax(-1)
 
 
 def _nothing(
@@ -372,11 +285,6 @@ def _nothing(
 def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
     slots = Cut(slots) if slots and gradientless() else slots
     return state._replace(step=state.step + T, slots=slots)
-
-
-def wide(x: Tensor) -> Tensor:
-    """A tensor in float32 or better."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _result_dtype(v: Tensor) -> torch.dtype:

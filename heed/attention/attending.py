@@ -30,7 +30,7 @@ def made_on(device: torch.device | str | int | None) -> AbstractContextManager[o
 
 
 class Attending(Watchable):
-    """What `Attention` and `MultiHeadAttention` share: remember once, then ask.
+    """The base of `Attention` and `MultiHeadAttention`: remember once, then ask.
 
     `shape_query` and `shape_keys` bring B T M into heads, `shape_context` brings the answer back.
     """
@@ -153,8 +153,8 @@ class Attending(Watchable):
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
         if query is not None:
-            regardless = self.mechanism.claims.looks_regardless
-            if self.projects and isinstance(memory, Memory) and not regardless:
+            projects = self.projects and isinstance(memory, Memory)
+            if projects and not self.mechanism.claims.looks_regardless:
                 places = placed(query.shape[1], memory.S, state, query.device)
                 shown = both(visible, self.mechanism.shown(memory, places))
                 query = spared(query, memory, both(memory.visible, shown), places)
@@ -179,7 +179,7 @@ class Attending(Watchable):
     def _added(
         self, bias: Tensor, query: Tensor | None, S: int, visible: Visible | None
     ) -> tuple[Visible | None, Position | None]:
-        """What may be seen under a bias, and the position that adds it."""
+        """The visible keys under a bias, and the position that adds it."""
         if query is None:
             raise Refused("a bias needs queries: those of a learned 'static' take none")
         B, T, _ = query.shape

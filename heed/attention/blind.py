@@ -75,7 +75,7 @@ def zeroed(query: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor | None:
-    """Which queries see a key; None where all are known to.    B|1 H|1 T|1"""
+    """The queries that see a key; None where all are known to.    B|1 H|1 T|1"""
     if memory.sinks:
         return None
     if places.S == 0:
@@ -99,7 +99,7 @@ def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor |
 def _in_reach(
     exists: Tensor | None, spans: list[Causal | Window | Near], places: Places
 ) -> Tensor | None:
-    """Which queries find a key in their interval, computed without a table T S.    B|1 1 T"""
+    """The queries with a key in their interval, computed without a table T S.    B|1 1 T"""
     half = min([FAR, *(part.half for part in spans if isinstance(part, Window))])
     ahead = 0 if any(isinstance(part, Causal) for part in spans) else half
     around = [part for part in spans if isinstance(part, Near)]

@@ -14,7 +14,7 @@ Slot = Literal["score", "past", "reach", "align", "read"]
 
 
 class Called:
-    """What the literature calls by other words."""
+    """Names of the literature for what heed calls by other words."""
 
     __slots__ = ()
     also: str  # these words, in English and Chinese, with commas between
@@ -45,13 +45,13 @@ class Entry(Called):
 
     @property
     def claims(self) -> Claims:
-        """What it can do and needs, as its parts declare."""
+        """Its abilities and needs, as its parts declare."""
         return reduce(and_, (part.claims for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Beside(Called):
-    """What is often called an attention, and is here a use of any mechanism."""
+    """A technique often called an attention that is here a use of any mechanism."""
 
     name: str  # as a user writes it
     about: str

@@ -10,6 +10,7 @@ from torch import Tensor
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import check_counts
 from heed.attention.naming import build, options_of
+from heed.attention.score import PLAIN
 from heed.attention.torch_words import refuse
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
@@ -17,9 +18,6 @@ from heed.kernels.ability import unchanging
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_devices, check_dtypes, check_groups
 from heed.visible import Causal, Visible
-
-SCALED = {"scaled-dot": True, "dot": False}
-"""The names of a plain dot product, and whether it is scaled."""
 
 MOST = 1024
 """How many built mechanisms are kept."""
@@ -49,7 +47,7 @@ def attend(
     `heed.Summary`, for statistics of the weights without forming them. dropout: on the weights, in
     every call. options: of the parts named, such as scale=0.1 of `scaled-dot` or window=10.
     """
-    scaled = SCALED.get(mechanism) if type(mechanism) is str else None
+    scaled = PLAIN.get(mechanism) if type(mechanism) is str else None
     causal = type(visible) is Causal
     bare = need == "context" and state is None and statistics is None
     bare = bare and not options and not dropout

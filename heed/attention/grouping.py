@@ -13,9 +13,10 @@ from torch.nn.functional import pad
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import OfHeads, Position
+from heed.attention.trace import Grouped
 from heed.errors import Refused
-from heed.records import Attended, Need, State, Statistics, Summary, as_summary
-from heed.visible import Visible, as_visible
+from heed.records import Attended, Need, State, Statistics, Summary
+from heed.visible import Visible
 
 
 class HeadGroups(Lanes):
@@ -55,60 +56,58 @@ class HeadGroups(Lanes):
             for i, lane in enumerate(self.lanes)
         ]
 
-    def forward(
+    def attend(
         self,
-        query: Tensor | None,
+        query: Tensor,
         memory: Memory,
-        state: State | None = None,
-        *,
-        visible: Visible | Tensor | None = None,
-        need: Need = "context",
-        segments: Tensor | None = None,
-        position: Position | None = None,
-        statistics: Summary | bool | None = None,
+        state: State | None,
+        visible: Visible | None,
+        need: Need,
+        segments: Tensor | None,
+        position: Position | None,
+        asked: Summary | None,
     ) -> Attended:
         """Each group attends on its own heads: queries B H T M -> context B H T R."""
-        if query is None:
-            raise Refused("groups of heads need a query")
-        need = self.check_call(query, memory, state, need)
         queries, memories = query.split(self.heads, 1), self.memories(memory)
         states = self.states(state)
         spans = list(pairwise([0, *accumulate(self.heads)]))
-        seen_by = None if visible is None else as_visible(visible)
         seen = [
             lane(
                 queries[i],
                 memories[i],
                 states[i],
-                visible=None if seen_by is None else seen_by.of_heads(*spans[i]),
+                visible=None if visible is None else visible.of_heads(*spans[i]),
                 need=need,
                 segments=segments,
                 position=None if position is None else OfHeads(position, *spans[i]),
-                statistics=statistics,
+                statistics=asked,
             )
             for i, lane in enumerate(self.lanes)
         ]
         together = self._together(seen, need)
-        if as_summary(statistics) is None:
+        if asked is None:
             return together
         return together.replace(statistics=Statistics.join([one.statistics for one in seen], 1))
 
     def _together(self, seen: list[Attended], need: Need) -> Attended:
         states = {name: one.state for name, one in zip(self.names, seen, strict=True)}
+        traced = need == "trace"
+        energies = [one.energy for one in seen] if need == "energy" else None
         return Attended(
             torch.cat([one.context for one in seen], 1),
             seen[0].state._replace(slots=states),
             weight=None if need == "context" else torch.cat([one.weight for one in seen], 1),
-            energy=torch.cat([one.energy for one in seen], 1) if need == "energy" else None,
+            energy=None if energies is None else torch.cat(energies, 1),
             log_prob=self._fact([one.log_prob for one in seen]),
             entropy=self._fact([one.entropy for one in seen]),
             penalty=self._fact([one.penalty for one in seen]),
             kernel=" + ".join(one.kernel for one in seen),
             refusals=tuple(refusal for one in seen for refusal in one.refusals),
+            trace=Grouped(tuple(one.trace for one in seen), tuple(self.heads)) if traced else None,
         )
 
     def _fact(self, facts: list[Tensor | None]) -> Tensor | None:
-        """What some groups report, zero for the heads of the others.    -> B H T"""
+        """A fact that some groups report, zero for the heads of the others.    -> B H T"""
         like = next((x for x in facts if x is not None), None)
         if like is None:
             return None

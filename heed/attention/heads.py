@@ -160,7 +160,7 @@ class MultiHeadAttention(Attending, Drawn):
 
     @property
     def inner_dim(self) -> int:
-        """How wide all heads are together."""
+        """The width of all heads together."""
         return self.num_heads * self.head_dim
 
     def sinks(self) -> list[tuple[Tensor, Tensor]]:

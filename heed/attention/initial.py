@@ -136,7 +136,7 @@ class Again:
 
 
 def _rules(module: nn.Module) -> dict[str, Rule]:
-    """How parameters and buffers of a module are drawn, by name, in order."""
+    """The rules by which parameters and buffers of a module are drawn, by name, in order."""
     rules: dict[str, Rule] = vars(module).setdefault("_rules", {})
     return rules
 

@@ -17,7 +17,7 @@ from heed.attention.past import Past
 from heed.attention.position import Position
 from heed.attention.reach import Global, OrEverything, Reach
 from heed.attention.read import Blend, Read
-from heed.attention.score import Blind, Score
+from heed.attention.score import Blind, ScaledDot, Score
 from heed.attention.watchable import Watchable
 from heed.errors import Refused, ShapeError
 from heed.records import (
@@ -83,10 +83,22 @@ class Mechanism(Watchable):
         return f"dropout={self.dropout}" if getattr(self, "dropout", 0) else ""
 
     @property
-    def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
-        """The parts that it has; `past` may be missing."""
-        five = (self.score, self.past, self.reach, self.align, self.read)
-        return tuple(part for part in five if part is not None)
+    def by_slot(self) -> dict[str, Part]:
+        """The parts that it has, by slot; `past` may be missing."""
+        parts = ((slot, getattr(self, slot)) for slot in _KINDS)
+        return {slot: part for slot, part in parts if part is not None}
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that it has."""
+        return tuple(self.by_slot.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax(q·k / √D) v, of heed's own parts and no others."""
+        kinds = [type(part) for part in self.parts]
+        usual = kinds == [ScaledDot, Global, Softmax, Blend] and type(self) is Mechanism
+        return usual and cast(ScaledDot, self.score).usual
 
     @property
     def is_random(self) -> bool:
@@ -143,20 +155,37 @@ class Mechanism(Watchable):
     ) -> Attended:
         """Attend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
-            query = self.reach.question(memory.k.shape[0])
+            query = self.question(memory.k.shape[0])
         need = self.check_call(query, memory, state, need)
         if segments is not None:
             check(queries=(query, "B H T M"), segments=(segments, "B T"))
-        if visible is not None:
-            visible = as_visible(visible)
+        seen_by = None if visible is None else as_visible(visible)
         asked = as_summary(statistics)
-        return apply.run(self, query, memory, state, visible, need, segments, position, asked)
+        return self.attend(query, memory, state, seen_by, need, segments, position, asked)
 
     if TYPE_CHECKING:
         __call__ = forward
 
+    def attend(
+        self,
+        query: Tensor,
+        memory: Memory,
+        state: State | None,
+        visible: Visible | None,
+        need: Need,
+        segments: Tensor | None,
+        position: Position | None,
+        asked: Summary | None,
+    ) -> Attended:
+        """The same, once all is checked."""
+        return apply.run(self, query, memory, state, visible, need, segments, position, asked)
+
+    def question(self, B: int) -> Tensor:
+        """The query of a call that brings none.    -> B H 1 M"""
+        return self.reach.question(B)
+
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What the reach shows whatever a query says; None: every key."""
+        """The keys that the reach shows whatever a query says; None: every key."""
         return self.reach.shown(memory, places)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
@@ -228,6 +257,13 @@ class Lanes(Mechanism):
         self.claims = reduce(and_, (lane.claims for lane in lanes))
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax(q·k / √D) v, of heed's own parts and no others."""
+        kinds = [type(part) for part in self.parts]
+        usual = kinds == [ScaledDot, Global, Softmax, Blend] and type(self) is Mechanism
+        return usual and cast(ScaledDot, self.score).usual
+
+    @property
     def is_random(self) -> bool:
         return any(lane.is_random for lane in self.lanes)
 
@@ -240,8 +276,11 @@ class Lanes(Mechanism):
     def slots(self) -> set[str]:
         return set(self.names)
 
+    def question(self, B: int) -> Tensor:
+        raise Refused("several mechanisms side by side: a call needs a query")
+
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike."""
+        """The keys that all lanes show alike."""
         return None
 
     def states(self, state: State | None) -> list[State | None]:

@@ -80,12 +80,12 @@ class Memory:
 
     @property
     def S(self) -> int:
-        """How many places there are to look at, sinks left out."""
+        """The number of places to look at, sinks left out."""
         return self.k.shape[2] - self.sinks
 
     @property
     def exists(self) -> Tensor:
-        """Which places are visible, as booleans.    B S"""
+        """The visible places, as booleans.    B S"""
         B, S, device = self.k.shape[0], self.S, self.k.device
         if self.visible is None:
             return torch.ones(B, S, dtype=torch.bool, device=device)
@@ -220,7 +220,7 @@ def check_counts(seen: Visible, S: int) -> None:
 
 
 def key_table(seen: Visible, S: int, device: torch.device) -> Tensor:
-    """Which of S keys a predicate about keys alone shows.    B|1 S"""
+    """The visible ones of S keys, by a predicate about keys alone.    B|1 S"""
     return seen.dense(Places(1, S, 0, 0, device))[:, 0, 0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +13,13 @@ from heed.attention.initial import Drawn
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
-from heed.attention.score import constant, linear, parameter
+from heed.attention.reference import wide
+from heed.attention.score import constant, linear, parameter, per_head
 from heed.attention.statistics import statistics as summarised
+from heed.attention.trace import Blended
 from heed.errors import Refused, UnknownName
-from heed.records import Attended, Need, State, Summary, as_summary
-from heed.visible import Visible, as_visible, both
+from heed.records import Attended, Need, State, Summary
+from heed.visible import Visible, both
 
 
 class FixedGate(Drawn):
@@ -73,6 +74,7 @@ def gate_of(gate: float | str, *, query: int, heads: int) -> nn.Module:
 class Mixed(Lanes):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
+    name = "mixed"
     names = ("first", "second")
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
@@ -98,36 +100,34 @@ class Mixed(Lanes):
         kept = zip(memory.k.split(self.widths, -1), self.lanes, strict=True)
         return [replace(memory, k=k, owner=lane.token, prepared={}) for k, lane in kept]
 
-    def forward(
+    def attend(
         self,
-        query: Tensor | None,
+        query: Tensor,
         memory: Memory,
-        state: State | None = None,
-        *,
-        visible: Visible | Tensor | None = None,
-        need: Need = "context",
-        segments: Tensor | None = None,
-        position: Position | None = None,
-        statistics: Summary | bool | None = None,
+        state: State | None,
+        visible: Visible | None,
+        need: Need,
+        segments: Tensor | None,
+        position: Position | None,
+        asked: Summary | None,
     ) -> Attended:
         """Attend with both and blend: queries B H T M -> context B H T R, weight B H T S."""
-        if query is None:
-            raise Refused("mixed needs a query")
-        need = self.check_call(query, memory, state, need)
-        visible = None if visible is None else as_visible(visible)
-        summary = as_summary(statistics)
-        asked: dict[str, Any] = {
-            "visible": visible,
-            # The entropy of a blend does not follow from the entropies of what is blended.
-            "need": "weight" if summary is not None and need == "context" else need,
-            "segments": segments,
-            "position": position,
-            "statistics": None if summary is None else Summary(received=False),
-        }
-        memories = self.memories(memory)
-        states = self.states(state)
-        one: Attended = self.first(query, memories[0], states[0], **asked)
-        two: Attended = self.second(query, memories[1], states[1], **asked)
+        one, two = (
+            lane(
+                query,
+                memory,
+                state,
+                visible=visible,
+                # The entropy of a blend does not follow from the entropies of what is blended.
+                need="weight" if asked is not None and need == "context" else need,
+                segments=segments,
+                position=position,
+                statistics=None if asked is None else Summary(received=False),
+            )
+            for lane, memory, state in zip(
+                self.lanes, self.memories(memory), self.states(state), strict=True
+            )
+        )
         places = placed(query.shape[2], memory.S, state, query.device)
         shown = both(memory.visible, visible)
         if not self.claims.looks_regardless:
@@ -136,13 +136,13 @@ class Mixed(Lanes):
         share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None
-        if asked["need"] != "context":
+        if asked is not None or need != "context":
             weight = share * one.weight + (1 - share) * two.weight
         said = None
-        if summary is not None and weight is not None:
+        if asked is not None and weight is not None:
             told = summarised if weight.numel() else unstated
             lanes = [lane.statistics.largest for lane in (one, two)]
-            said = told(weight.detach(), summary)._replace(largest=_larger(*lanes))
+            said = told(weight.detach(), asked)._replace(largest=_larger(*lanes))
         after = dict(zip(self.names, (one.state, two.state), strict=True))
         return Attended(
             context.to(one.context.dtype),
@@ -154,7 +154,13 @@ class Mixed(Lanes):
             kernel=f"{one.kernel} + {two.kernel}",
             refusals=one.refusals + two.refusals,
             statistics=said,
+            trace=self._trace(one, two, share, memory) if need == "trace" else None,
         )
+
+    def _trace(self, one: Attended, two: Attended, share: Tensor, memory: Memory) -> Blended:
+        B, H, T = one.weight.shape[:3]
+        v = per_head(wide(memory.v), H)
+        return Blended(self.name, (one.trace, two.trace), share.expand(B, H, T, 1), v)
 
 
 def _larger(one: Tensor | None, two: Tensor | None) -> Tensor | None:

@@ -7,6 +7,7 @@ which `heed.kernels.scan` does in one launch; then the parts.
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from heed.attention.initial import drawn
 from heed.attention.past import fitted
 from heed.attention.score import constant, linear, parameter
 from heed.kernels import scan as kernel
-from heed.kernels.choose import is_on
 from heed.records import Claims
 from heed.shapes import real, whole
 
@@ -34,7 +34,7 @@ def scan(factor: Tensor, term: Tensor) -> Tensor:
 
 
 def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
-    """Where a left-to-right reader stops, given where it stood. Raffel 2017 eq. 8-12.
+    """The place where a left-to-right reader stops, given its last. Raffel 2017 eq. 8-12.
 
     q_j = (1 - p_{j-1}) q_{j-1} + a_{t-1,j},  a_tj = p_j q_j.    B H S, B H S -> B H S
     """
@@ -107,7 +107,7 @@ def one_by_one(
 
 
 def _monotonic(
-    energy: Tensor, ok: Tensor | None, before: Tensor, hard: bool
+    energy: Tensor, ok: Tensor | None, before: Tensor, move: None, hard: bool = False
 ) -> tuple[Tensor, Tensor]:
     """One step of `Monotonic`: its weights are the slot, even where it has read past the end."""
     chance = (energy > 0).to(energy.dtype) if hard else torch.sigmoid(energy)
@@ -126,12 +126,21 @@ def _forward(
 
 
 def _forced(
-    energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor]
+    energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], move: None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """One step of `ForcedForward`: its weights, and the slot, where it stands and what is used."""
     last, covered = before
     weight = forced_step(energy, last, covered, ok)
     return weight, (_unless_lost(weight, last), covered + weight)
+
+
+STEPS: dict[str, Callable[..., tuple[Tensor, Any]]] = {
+    "monotonic": _monotonic,
+    "hard": partial(_monotonic, hard=True),
+    "forward": _forward,
+    "forced": _forced,
+}
+"""One step of each walk: B H S, who is visible, the slot, how likely it is to advance."""
 
 
 def _twin(
@@ -145,11 +154,7 @@ def _twin(
     """The slow twin of `kernel.walk`, step by step: the weights, and the slot after them."""
 
     def walk(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
-        if kind == "forced":
-            return _forced(energy, seen, slot)
-        if kind == "forward":
-            return _forward(energy, seen, slot, None if move is None else move[:, :, t, None])
-        return _monotonic(energy, seen, slot, kind == "hard")
+        return STEPS[kind](energy, seen, slot, None if move is None else move[:, :, t, None])
 
     weight, slot = one_by_one(walk, energy, ok, before if covered is None else (before, covered))
     return weight, *(slot if isinstance(slot, tuple) else (slot,))
@@ -171,6 +176,8 @@ class Moving(Align):
     """An align that moves along the keys: each step starts from where the last one stood."""
 
     claims = Claims(is_row_wise=False, ignores_shifts=False, needs_line=True)
+    kind: kernel.operator.Kind
+    """Which of `STEPS` it takes; one of your own overrides `walk` instead."""
 
     def begin(self, like: Tensor, ok: Tensor | None) -> Any:
         """Before the first step, all weight is on the first place that is visible.    B H S"""
@@ -181,35 +188,43 @@ class Moving(Align):
         """The slot for a memory that has grown, or was cut, to S places."""
         return fitted(slot, S)
 
+    def start(self, energy: Tensor, ok: Tensor | None, before: Any) -> Any:
+        """The slot that the first step starts from.    B H T S, who is visible, the slot or None"""
+        if before is None:
+            first = None if ok is None else ok.expand_as(energy)[:, :, 0]
+            before = self.begin(energy[:, :, 0], first)
+        return self.fit(before, energy.shape[-1])
+
+    def adjusted(self, energy: Tensor) -> Tensor:
+        """The energies as the steps take them."""
+        return energy
+
+    def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
+        """How likely it is to advance, where a query says so.    B H T M -> B H T"""
+        return None
+
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
     ) -> tuple[Tensor, Any]:
         """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
-        raise NotImplementedError
-
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
-    ) -> tuple[Tensor, Any]:
-        """All steps by a kernel: B H T S, visible, the slot, B H T M -> B H T S, the slot"""
-        raise NotImplementedError
+        return STEPS[self.kind](energy, ok, before, self.move(energy, query[:, :, None]))
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        if before is None:
-            first = None if ok is None else ok.expand_as(energy)[:, :, 0]
-            before = self.begin(energy[:, :, 0], first)
-        before = self.fit(before, energy.shape[-1])
-        if _served(self, energy):
-            return Aligned(*self.at_once(energy, ok, before, query))
-
         def step(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
             return self.walk(energy, seen, slot, query[:, :, t])
 
-        return Aligned(*one_by_one(step, energy, ok, before))
+        slot = self.start(energy, ok, before)
+        return Aligned(*one_by_one(step, self.adjusted(energy), ok, slot))
 
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        energy, slot = self.adjusted(energy), self.start(energy, ok, before)
+        last, covered = slot if isinstance(slot, tuple) else (slot, None)
+        move = self.move(energy, query)
+        weight, last, used = kernel.walk(self.kind, energy, ok, last, covered, move)
+        return Aligned(weight, last if covered is None else (last, used))
 
-def _served(align: Align, energy: Tensor) -> bool:
-    """Whether the kernel takes all steps of this align; a class of your own walks by itself."""
-    return is_on("scan") and kernel.refusal_of(align.name, energy.dtype, energy.device) is None
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        return {"stood": self.start(energy, ok, before)}
 
 
 class Forward(Moving):
@@ -218,30 +233,27 @@ class Forward(Moving):
     agent  learn from the query how likely it is to advance (the transition agent)
     """
 
+    kind = "forward"
+
     def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
         super().__init__()
         self.agent = parameter(heads, 1, query) if agent else None
 
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        move = self.move(energy, query[:, :, None])
-        return _forward(energy, ok, before, move)
-
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return kernel.walk("forward", energy, ok, before, move=self.move(energy, query))[:2]
-
     def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
-        """How likely it is to advance.    B H T M -> B H T"""
+        """The probability that it advances.    B H T M -> B H T"""
         if self.agent is None:
             return None
         return torch.sigmoid(_from_query(query, self.agent, energy)[..., 0])
 
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        move = self.move(energy, query)
+        return {"advance": 0.5 if move is None else move}
+
 
 class ForcedForward(Moving):
     """Places that were aligned are hardly used again, and the alignment moves on."""
+
+    kind = "forced"
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
         first = super().begin(like, ok)  # its running sum opens every place from there
@@ -250,16 +262,8 @@ class ForcedForward(Moving):
     def fit(self, slot: tuple[Tensor, Tensor], S: int) -> tuple[Tensor, Tensor]:
         return fitted(slot[0], S), fitted(slot[1], S)
 
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return _forced(energy, ok, before)
-
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        weight, *after = kernel.walk("forced", energy, ok, *before)
-        return weight, (after[0], after[1])
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        return dict(zip(("stood", "used"), self.start(energy, ok, before), strict=True))
 
 
 class Monotonic(Moving):
@@ -281,26 +285,21 @@ class Monotonic(Moving):
         self.noise = real("noise", noise, 0)
 
     @property
+    def kind(self) -> kernel.operator.Kind:  # type: ignore[override]
+        return "monotonic" if self.training else "hard"
+
+    @property
     def is_random(self) -> bool:
         return self.training and self.noise > 0
 
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+    def adjusted(self, energy: Tensor) -> Tensor:
         energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
-        if self.is_random:
-            energy = energy + self.noise * torch.randn_like(energy)
-        return super().forward(energy, ok, before, query)
+        if not self.training:
+            return energy.detach()
+        return energy + self.noise * torch.randn_like(energy) if self.noise else energy
 
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return _monotonic(energy, ok, before, not self.training)
-
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        if self.training:
-            return kernel.walk("monotonic", energy, ok, before)[:2]
-        return kernel.walk("hard", energy.detach(), ok, before)[:2]
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        return {"scale": self.scale[None, ..., 0], "offset": self.offset[None, ..., 0]}
 
 
 def _of_mass_one(bias: Tensor) -> None:
@@ -323,14 +322,29 @@ class MixtureWindow(Align):
         self.bias = drawn(_of_mass_one, heads, 1, 3 * components)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        height, sharpness, centre = self._windows(energy, ok, before, query)
+        weight = _twin_mixture(height, sharpness, centre, ok, energy.shape[-1])
+        return Aligned(weight, centre[:, :, -1])
+
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        S = energy.shape[-1]
+        height, sharpness, centre = self._windows(energy, ok, before, query)
+        mix = kernel.mix if kernel.spares(S, centre) else _twin_mixture
+        return Aligned(mix(height, sharpness, centre, ok, S), centre[:, :, -1])
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
+        if before is None:
+            return {}
+        return {f"κ{n + 1} before": x[..., None] for n, x in enumerate(before.unbind(-1))}
+
+    def _windows(
+        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The height, sharpness and centre of each window.    -> B H T K (three times)"""
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
         logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
         height, sharpness, advance = logs.exp().chunk(3, -1)
         if ok is not None:  # a step that sees nothing does not advance
             advance = advance * ok.any(-1, keepdim=True)
         start = -1 if before is None else before[:, :, None]  # Graves counts places from 1
-        centre = start + advance.cumsum(2)
-        S = energy.shape[-1]
-        mix = kernel.mix if _served(self, energy) and kernel.spares(S, centre) else _twin_mixture
-        weight = mix(height, sharpness, centre, ok, S)
-        return Aligned(weight, centre[:, :, -1])
+        return height, sharpness, start + advance.cumsum(2)

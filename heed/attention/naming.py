@@ -47,7 +47,7 @@ def parse(name: str) -> dict[Slot, str]:
 
 
 def claims_of(name: str) -> Claims:
-    """What a mechanism can do and needs."""
+    """The abilities and needs of a mechanism."""
     return reduce(and_, (CATALOGUE[word].claims for word in parse(name).values()))
 
 

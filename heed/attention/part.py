@@ -1,4 +1,4 @@
-"""What all parts of a mechanism share: a name, and what they can do."""
+"""The base of all parts of a mechanism: a name, and what they can do."""
 
 import re
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ class Part(Drawn):
 
     name: ClassVar[str]
     claims: Claims = Claims()
+    formula: str | None = None
+    """Its formula, where the catalogue has none."""
     for_sentences: ClassVar[Mapping[str, Any]] = {}
     """Options that suit a sentence better than the defaults, which are for long texts."""
 

@@ -3,6 +3,8 @@
 A past turns what it remembers into a hint for the score, and remembers each step's weights.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, pad
@@ -23,6 +25,8 @@ class Past(Part):
     """A memory of earlier weights. Its slot in the state is B H S."""
 
     claims = Claims(is_row_wise=False, needs_line=True)
+    remembers: ClassVar[str] = "last weight"
+    """What its slot says of each place, in a word or two."""
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__()
@@ -32,12 +36,16 @@ class Past(Part):
         """The slot before the first step: nothing has been looked at.    B H 1 -> B H S"""
         return torch.zeros_like(like).expand(*like.shape[:2], S)
 
+    def start(self, like: Tensor, S: int, before: Tensor | None) -> Tensor:
+        """The slot that the first step starts from.    B H 1 -> B H S"""
+        return self.begin(like, S) if before is None else fitted(before, S)
+
     def hint(self, before: Tensor) -> Tensor:
         """The hint for the score.    B H S -> B H 1 S hint"""
         raise NotImplementedError
 
     def after(self, before: Tensor, weight: Tensor) -> Tensor:
-        """What to remember after a step.    B H S, B H S -> B H S"""
+        """The past to remember after a step.    B H S, B H S -> B H S"""
         raise NotImplementedError
 
     def penalty(self, before: Tensor, weight: Tensor) -> Tensor:
@@ -49,6 +57,7 @@ class Coverage(Past):
     """cov_t = Σ_{τ<t} a_τ enters the energy; loss Σ_s min(a_ts, cov_ts). See 2017 §2.3."""
 
     claims = Claims(is_row_wise=False, needs_line=True, charges=True)
+    remembers = "looked at"
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__(heads=heads, hint_width=hint_width)

@@ -59,7 +59,7 @@ class Position(Drawn):
         return x
 
     def bias(self, places: Places) -> Tensor | None:
-        """What to add to the energies.    -> broadcasts to B H T S"""
+        """The bias to add to the energies.    -> broadcasts to B H T S"""
         return None
 
     def cut(self, row: int, start: int, stop: int) -> "Position":

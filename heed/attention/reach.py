@@ -1,10 +1,12 @@
 """Reach: where a query may look, and how much each place counts.
 
 A reach narrows what is visible and may give a gain, multiplied onto the weights after align. One of
-them (`expanded-window`) also regroups the memory and folds the weights back onto its members.
+them (`expanded-window`) also merges keys into blocks, whose weights are shared among their keys.
 """
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,20 +23,19 @@ from heed.errors import Refused
 from heed.kernels.ability import recorded, transformed
 from heed.records import Claims
 from heed.shapes import whole
-from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, both, cut
+from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, both, conjuncts, cut
 
 
 @dataclass(slots=True, eq=False)
 class Reached:
-    """What a reach decides for one call."""
+    """The decisions of a reach for one call."""
 
     memory: Memory
     visible: Visible | None
     gain: Gaussian | None = None
     bias: Tensor | None = None  # added to the energies, broadcasts to B H T S
     even: bool = False  # whether the bias makes all energies of some queries one number
-    fold: Callable[[Tensor], Tensor] | None = None  # weights on a regrouped memory, back on S
-    widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
+    blocks: Blocks | None = None  # those that keys of the memory were merged into
 
     def felt(self, position: Position | None, places: Places) -> Tensor | None:
         """The bias plus that of a position; four axes, which broadcast to B H T S."""
@@ -42,8 +43,12 @@ class Reached:
         if added is None:
             return self.bias
         added = four_axes(added)
-        added = self.widen(added) if self.widen else pad(added, (0, self.memory.sinks))
+        added = self.blocks.widen(added) if self.blocks else pad(added, (0, self.memory.sinks))
         return added if self.bias is None else self.bias + added
+
+    def fold(self, weight: Tensor) -> Tensor:
+        """Weights on merged keys, shared among the keys.    B H T N -> B H T S"""
+        return weight if self.blocks is None else self.blocks.fold(weight)
 
 
 class Reach(Part):
@@ -57,14 +62,24 @@ class Reach(Part):
         raise Refused("this mechanism needs a query; only a learned 'static' brings its own")
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What it shows whatever a query says; None: every key."""
+        """The keys that it shows whatever a query says; None: every key."""
         return None
+
+    def facts(self, reached: Reached) -> dict[str, Tensor | float]:
+        """Facts that it decided about each query, by name.    -> broadcasts to B H T"""
+        found: dict[str, Tensor | float] = {}
+        for part in conjuncts(reached.visible):
+            if isinstance(part, Near):
+                found["centre"] = part.centre
+        if hasattr(self, "window"):
+            found["window"] = float(self.window)
+        return found if reached.gain is None else {**found, "σ": reached.gain.sigma}
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
         """Decide for queries B H T M, their memory and places, and what is visible already."""
-        return Reached(memory, visible)
+        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class Global(Reach):
@@ -86,11 +101,6 @@ class LocalM(Reach):
         last = (memory.lengths - 1).clamp(min=0)
         centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
         return Near(centre, self.window, rising=True)
-
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class LocalP(Reach):
@@ -136,11 +146,6 @@ class FixedWindow(Reach):
     def shown(self, memory: Memory, places: Places) -> Visible:
         return Window(self.window)
 
-    def forward(
-        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
-    ) -> Reached:
-        return Reached(memory, both(visible, self.shown(memory, places)))
-
 
 WIDEST = 2**16
 """The largest block: keys are padded to whole blocks."""
@@ -150,7 +155,7 @@ LOW = -1e30
 
 
 class OrEverything(Reach):
-    """What another reach shows; a query that it shows nothing looks at everything, evenly.
+    """The keys of another reach; a query that it shows nothing looks at everything, evenly.
 
     A bias lowers its energies until they are one number: their softmax is even, and its gradient
     still reaches each of them. So it is in XLNet's published code, which lowers the energies of
@@ -225,8 +230,7 @@ class ExpandedWindow(Reach):
                 visible, blocks.exists, blocks.member, self.window, memory.S, memory.sinks, bias
             ),
             bias=bias,
-            fold=blocks.fold,
-            widen=lambda felt: blocks.widen(felt.expand(*query.shape[:2], places.T, memory.S)),
+            blocks=blocks,
         )
 
 
@@ -263,7 +267,8 @@ class Blocks:
         return single + pad(share, (0, self.sinks))
 
     def widen(self, felt: Tensor) -> Tensor:
-        """A bias over keys and blocks, a block's being its mean.    B H T S -> B H T S+N"""
+        """A bias over keys and blocks, a block's being its mean.    B|1 H|1 T|1 S -> B H T S+N"""
+        felt = felt.expand(len(self.member), -1, -1, -1)
         return concat([pad(felt, (0, self.sinks)), self.means(felt)], -1)
 
 

@@ -136,7 +136,8 @@ class Score(Part):
 
     def ask(self, query: Tensor) -> Tensor:
         """B H T M -> B H T D"""
-        return query if self.query_map is None else linear(query, self.query_map)
+        weight = self.query_map
+        return query if weight is None else linear(query, weight)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
@@ -147,10 +148,13 @@ class Score(Part):
             )
         return keys if self.kept_width is None else keys[..., : self.kept_width]
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        """B H T D, the memory, and the past's hint (B H T S hint_width) -> B H T S"""
-        energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
-        return energy if hint is None else energy + hint[..., 0]
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
+        """B H T D, and the memory -> B H T S"""
+        return dot(q, per_head(memory.k, q.shape[1]), self.scale)
+
+    def hinted(self, q: Tensor, memory: Memory, places: Places, hint: Tensor) -> Tensor:
+        """The energies under a past's hint, B H T S hint_width."""
+        return self.energy(q, memory, places) + hint[..., 0]
 
 
 class Dot(Score):
@@ -225,7 +229,10 @@ class Additive(Score):
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         return linear(keys, self.key_weight)
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
+        return additive(q, per_head(memory.k, q.shape[1]), self.vector.to(q.dtype))
+
+    def hinted(self, q: Tensor, memory: Memory, places: Places, hint: Tensor) -> Tensor:
         return additive(q, per_head(memory.k, q.shape[1]), self.vector.to(q.dtype), hint)
 
 
@@ -265,14 +272,13 @@ class Location(Score):
     def query_map(self) -> Tensor:
         return self.weight  # D is the place asked for
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         if known(self.longest < places.S):
             raise Refused(
                 f"location was built for at most {self.longest} places; this source has "
                 f"S={places.S}: build it with longest={places.S}"
             )
-        energy = q.index_select(-1, places.key)  # an export knows a slice as whole or as part
-        return energy if hint is None else energy + hint[..., 0]
+        return q.index_select(-1, places.key)  # an export knows a slice as whole or as part
 
 
 class KeyValue(Score):
@@ -363,7 +369,7 @@ class Relative(Score):
             self.segment_bias = constant(0, heads, 1, query)  # z
             self.segment_vectors = parameter(heads, 2, query)  # same, other
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         first = places.first
         behind = not self.ahead and known(places.last_at_end)
         if behind:
@@ -385,8 +391,7 @@ class Relative(Score):
         energy = energy + (distance_behind if behind else distance)(asked, r, places)
         if self.segments is True or (self.segments and _has_segments(places)):
             energy = energy + self._same_segment(q, places)
-        energy = energy * self.scale
-        return energy if hint is None else energy + hint[..., 0]
+        return energy * self.scale
 
     def _same_segment(self, q: Tensor, places: Places) -> Tensor:
         if places.segment is None or places.key_segment is None:
@@ -412,9 +417,12 @@ class Blind(Score):
     family = "blind"
     kept_width = 0
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        energy = q.new_zeros(*q.shape[:3], memory.k.shape[2])
-        return energy if hint is None else energy + hint[..., 0]
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
+        return q.new_zeros(*q.shape[:3], memory.k.shape[2])
+
+
+PLAIN = {ScaledDot.name: True, Dot.name: False}
+"""The dot products of queries and keys as they come, and whether they are scaled."""
 
 
 def _same_width(score: Score, query: int, key: int) -> None:

@@ -123,7 +123,7 @@ def averages(seen: Statistics, counts: Tensor | None = None) -> dict[str, float]
 
 
 def received(weight: Tensor) -> Tensor:
-    """How much each key was looked at by all queries.    B H T S -> B H S"""
+    """The weight that each key received from all queries.    B H T S -> B H S"""
     return weight.sum(-2)
 
 
@@ -139,7 +139,7 @@ def pooled(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _pool(weight: Tensor, rows: int, columns: int, start: int, T: int) -> Tensor:
-    """What queries from `start` on, of T, add to a map of at most so many cells."""
+    """The part of queries from `start` on, of T, in a map of at most so many cells."""
     n, S = weight.shape[-2:]
     rows, columns = min(rows, T), min(columns, S)
     first = torch.arange(rows + 1, device=weight.device) * T

@@ -65,7 +65,7 @@ def as_data(result: Demo) -> dict[str, object]:
 
 
 def tell(result: Demo, console: Console) -> None:
-    """What was learnt, a picture of it, the two models side by side, and where the page is."""
+    """Print what was learnt, a picture of it, the two models side by side, and the page's path."""
     from rich.text import Text
 
     from heed.cli.tables import drawn

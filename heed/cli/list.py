@@ -174,12 +174,12 @@ def cells(each: dict[str, Any]) -> list[str]:
 
 
 def synonyms(each: dict[str, Any]) -> str:
-    """What an entry is, and what else it is called."""
+    """A description of an entry, and its other names."""
     return f"{each['about']}; also called {', '.join(each['synonyms'])}"
 
 
 def limits(claims: dict[str, Any]) -> list[str]:
-    """What a part cannot do; what its rows sum to, and how it learns, where that is special."""
+    """Limits of a part; what its rows sum to, and how it learns, where that is special."""
     found = [words for claim, words in LIMITS.items() if not claims[claim]]
     return [*found, *filter(None, (MASSES[claims["mass"]], LEARNS[claims["gradient"]]))]
 

@@ -105,7 +105,7 @@ def printed(answers: Iterator[Answered], as_json: bool, *, keep: bool) -> Iterat
 
 
 def _same(remark: str, first: int, end: int) -> None:
-    """Which lines after the first had its remark, too."""
+    """Report the lines after the first that had its remark, too."""
     if remark and end - first > 1:
         one = end - first == 2
         lines = f"line {end - 1}" if one else f"lines {first + 1} to {end - 1}"

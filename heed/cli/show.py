@@ -266,7 +266,7 @@ def _answer(shown: Look) -> str:
 
 
 def _short(text: str) -> str:
-    """What a terminal prints of a text."""
+    """A text as a terminal prints it, shortened."""
     return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} characters)")
 
 

@@ -70,7 +70,7 @@ class Batch:
 
 
 class Planning(TypedDict):
-    """How rows become batches: the arguments of `Planned`."""
+    """The arguments of `Planned`, by which rows become batches."""
 
     tokens: int
     seed: int
@@ -109,7 +109,7 @@ class Planned(ABC):
         self._plan = lru_cache(maxsize=2)(self._planned)
 
     def count(self, number: int) -> int:
-        """How many batches this epoch has, the same on every rank."""
+        """The number of batches of this epoch, the same on every rank."""
         return len(self._plan(number if self.shuffle else 0)[1])
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:

@@ -57,7 +57,7 @@ class Borrowed:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The count of numbers."""
         return self.vocabulary.size
 
     @property
@@ -88,11 +88,11 @@ class Borrowed:
 
 
 Unchanging = Verbatim | Borrowed
-"""What cuts text of which every space and line break counts."""
+"""A tokeniser of text of which every space and line break counts."""
 
 
 def load_unchanging(path: Path, symbols: int = MOST) -> Unchanging:
-    """What `save` wrote, of whichever kind it is; a file is only data.
+    """Load what `save` wrote, of whichever kind it is; a file is only data.
 
     symbols  how many it may have; a larger file is not read
     """
@@ -148,7 +148,7 @@ class Renumbered:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The count of numbers."""
         return self.rows
 
     @property
@@ -171,23 +171,22 @@ class Renumbered:
 
 
 Hiding = Tokeniser | Renumbered
-"""How text is cut whose words are hidden."""
+"""A tokeniser of text whose words are hidden."""
 
 
 def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
-    """What `save` wrote, of whichever kind it is; a file is only data.
+    """Load what `save` wrote, of whichever kind it is; a file is only data.
 
     symbols  that the model has; None: as many as the vocabulary
     """
     found: Tokeniser | Vocabulary = load(path, MOST if symbols is None else symbols)
     if isinstance(found, Vocabulary):
         return Renumbered(found, symbols or found.size, str(path))
-    own: Tokeniser = found
-    return own
+    return found
 
 
 def symbols_of(tokeniser: Hiding) -> Symbols:
-    """What masking must know of it."""
+    """The facts about its symbols that masking needs."""
     return (
         tokeniser.symbols if isinstance(tokeniser, Renumbered) else masked_words.symbols(tokeniser)
     )

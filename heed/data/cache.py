@@ -24,7 +24,7 @@ from heed.storage import atomic
 
 VERSION = 2
 HEADER_LIMIT = 1 << 20
-"""How many bytes a header may have: enough for some thousand columns."""
+"""The most bytes of a header: enough for some thousand columns."""
 OFFSET = np.dtype("<i8")
 KINDS: dict[str, np.dtype[Any]] = {
     "uint16": np.dtype("<u2"),
@@ -32,7 +32,7 @@ KINDS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
 }
 WIDEST = 1 << 16
-"""How many real numbers a position may have."""
+"""The most real numbers of a position."""
 
 Encode = Callable[[Sequence[Any]], Sequence[Any]]
 """From items to their rows: of symbols, N each, or of real numbers, N F each."""

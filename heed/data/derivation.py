@@ -1,4 +1,4 @@
-"""Growing derivations of a synchronous grammar to a wished length, and writing their two sides.
+"""Derivations of a synchronous grammar, grown to a wished length, and their two sides in writing.
 
 A chart has the weight with which each symbol fills n words (the inside weights of Baker 1979, by
 length instead of by words), so a sentence of n words is drawn from top to bottom without ever
@@ -50,7 +50,7 @@ class Word(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a child goes in English, and in which form; None hands on the rule's own."""
+    """The place and the form of a child in English; None hands on the rule's own form."""
 
     child: int
     form: str | None
@@ -71,7 +71,7 @@ class Rule:
 
 
 class Grammar(NamedTuple):
-    """What each symbol may become: by rules, or a word of the lexicon."""
+    """The rules of each symbol, and its words in the lexicon."""
 
     rules: Mapping[str, list[Rule]]
     entries: Mapping[str, list[Entry]]
@@ -140,7 +140,7 @@ class Chart:
         return _pick(self._choices[key], rng)
 
     def span(self, rule: Rule, i: int, n: int, rng: Random) -> int:
-        """How many of the n words that are left child i takes, drawn by weight."""
+        """The number of words that child i takes of the n that are left, drawn by weight."""
         key = rule, i, n
         if key not in self._spans:
             lengths = self._lengths(rule, i, n)

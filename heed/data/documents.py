@@ -43,7 +43,7 @@ class Sentence(NamedTuple):
 
 
 class DocumentFiles(TextFiles):
-    """Where documents are: text files, or JSON lines with a document each; plain or gzip."""
+    """The place of documents: text files, or JSON lines with a document each; plain or gzip."""
 
     sentences: Ends = Field(
         default="lines", description="each line is a sentence; or they end at marks such as ."
@@ -58,7 +58,7 @@ DocumentSources = Annotated[
 
 @dataclass
 class SentenceReport(FilesReport):
-    """What became of the sentences: read = kept + dropped, at every moment."""
+    """The sentences, counted: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "sentence"
 
@@ -173,12 +173,12 @@ class Documents:
 
     @property
     def borders(self) -> Ints:
-        """Where in the stream each document begins, and the end.    D + 1"""
+        """The place in the stream where each document begins, and the end.    D + 1"""
         return np.asarray(self.offsets)[self.documents]
 
 
 class Cutter(Protocol):
-    """What cuts sentences, as `data/tokenise.py` does."""
+    """A tokeniser of sentences, such as that of `data/tokenise.py`."""
 
     @property
     def size(self) -> int: ...

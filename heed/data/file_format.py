@@ -17,7 +17,7 @@ ENDINGS = ("csv", "tsv", "jsonl", "txt")
 
 
 def format_of(path: str | PathLike[str], known: Collection[str]) -> str | None:
-    """Which of the known formats a file has, by its ending; None if that does not show it."""
+    """The format of a file, of those known, by its ending; None if that does not show it."""
     name = fspath(path).casefold().removesuffix(".gz")
     dot, ending = name.rpartition(".")[1:]
     found = "jsonl" if is_json_lines(name) else ending

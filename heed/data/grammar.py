@@ -200,7 +200,7 @@ def _number(text: str) -> int:
 
 
 def count(shortest: int, longest: int) -> int:
-    """How many derivations have a Chinese side of that many words: exact, by dynamic programming.
+    """The number of derivations whose Chinese side has that many words, by dynamic programming.
 
     No two derivations write the same Chinese, so these are different sentences.
     """
@@ -318,7 +318,7 @@ def _rule(weight: float, chinese: str, english: str) -> Rule:
 
 
 def _item(name: str, place: dict[str, int], source: list[Token | int]) -> Word | Slot:
-    """What a name on the English side of a rule means."""
+    """The meaning of a name on the English side of a rule."""
     head, _, form = name.partition(".")
     if head in place:
         return Slot(place[head], None if form == "*" else form)

@@ -1,4 +1,4 @@
-"""Which texts of a single file are kept from training, to judge by: what they say alone decides.
+"""Texts of a single file kept from training, to judge by: their content alone decides which.
 
 The choice is the same on every machine and in every order, and no text is on both sides.
 """
@@ -45,8 +45,8 @@ class HeldOut(Settings):
 
 
 def shares(given: Any, *parts: str) -> Any:
-    """What a recipe says is held out, as keys: a bare number is the share of each of the parts, and
-    so is `share` beside other keys.
+    """The parts that a recipe holds out, as keys: a bare number is the share of each of the parts,
+    and so is `share` beside other keys.
 
     null clears the key like any other: nothing is held out.
     """
@@ -78,7 +78,7 @@ def _is_share(given: Any) -> bool:
 
 
 Held = Annotated[HeldOut, BeforeValidator(lambda given: shares(given, "valid", "test"))]
-"""What is held out, as a recipe says it: shares by key, or one number for parts without files."""
+"""The parts held out, as a recipe says it: shares by key, or one number for parts without files."""
 
 
 def side(text: str, held: HeldOut) -> Part:

@@ -105,7 +105,7 @@ class LabelledFiles(Settings):
 
 @dataclass
 class TextReport(Report):
-    """How many texts were read, kept and dropped: read = kept + dropped, at every moment."""
+    """The texts read, kept and dropped, counted: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "text"
 
@@ -190,7 +190,7 @@ def ordered(labels: Collection[str]) -> tuple[str, ...]:
 
 
 def choice(files: LabelledFiles, options: tuple[str, str] = OPTIONS) -> str:
-    """What the first line of a file has, and how to choose text and label from it: a sentence."""
+    """A sentence: the columns of a file's first line, and how to choose text and label."""
     which = _which(files, options)
     if files.jsonl is not None:
         lines = ((number, line) for number, line in read_lines(files.path) if line.strip())
@@ -229,7 +229,7 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
 
 
 def _which(files: LabelledFiles, options: tuple[str, str]) -> str:
-    """How to choose the columns: --text COLUMN, or in a recipe data.train.text=COLUMN."""
+    """The way to choose the columns: --text COLUMN, or in a recipe data.train.text=COLUMN."""
     named = "KEY" if files.jsonl is not None else "COLUMN"
     each = " ".join(f"{option}{'=' if '.' in option else ' '}{named}" for option in options)
     return f"choose with {each}"

@@ -1,4 +1,4 @@
-"""What words are spelled with: short runs of letters that several words of a vocabulary share.
+"""The spelling of words: short runs of letters that several words of a vocabulary share.
 
     film    <fi fil ilm lm>  <fil film ilm>  <film film>        runs of 3 to 5 letters
 
@@ -21,19 +21,19 @@ from heed.data.vocabulary import SPACE
 from heed.errors import Refused
 
 MOST = 24
-"""How many runs of one word count."""
+"""The most runs of one word that count."""
 
 LEAST = 2
-"""How many words a run must be in: a run of one word alone says no more than the word."""
+"""The fewest words that a run must be in: a run of one word alone says no more than the word."""
 
 LONGEST = 64
-"""How many letters of a word are looked at."""
+"""The letters of a word that are looked at."""
 
 LARGEST = 1 << 22
-"""How many runs all words together may have: bounds the time and the memory."""
+"""The most runs of all words together: bounds the time and the memory."""
 
 GRAMS = LARGEST // LEAST
-"""How many different runs there can be, therefore."""
+"""The most different runs, therefore."""
 
 
 class Letters:
@@ -60,7 +60,7 @@ class Letters:
 
     @property
     def size(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self._counts)
 
     def rows(self, words: Sequence[str]) -> Tensor:

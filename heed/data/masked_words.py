@@ -29,7 +29,7 @@ CHOOSE, BECOME, OTHER = 11, 12, 13  # these tell the draws of a place apart
 
 
 class Masking(Settings):
-    """How much is hidden, and how."""
+    """The share of the symbols that is hidden, and the way of hiding it."""
 
     share: float = Field(0.15, gt=0, lt=1, description="of the symbols are to be found again")
     masked: Share = Field(0.8, description="of those become the mask")
@@ -46,7 +46,7 @@ class Masking(Settings):
 
 
 class Symbols(NamedTuple):
-    """What masking must know of a vocabulary.
+    """The facts about a vocabulary that masking needs.
 
     mask    the number of the mask
     plain   for each number, whether it is an ordinary symbol: only those are hidden, or put in
@@ -85,7 +85,7 @@ def mask_of(tokeniser: Tokeniser) -> int | None:
 
 
 def symbols(tokeniser: Tokeniser) -> Symbols:
-    """What masking must know of a tokeniser that has a mask."""
+    """The facts that masking needs, of a tokeniser that has a mask."""
     mask = mask_of(tokeniser)
     if mask is None:
         raise Refused("the tokeniser has no mask: it was not made for pre-training")
@@ -114,7 +114,7 @@ def masked(
     epoch: int,
     most: int | None = None,
 ) -> tuple[Ints, Ints]:
-    """What the model reads, and the symbols to predict, 0 elsewhere.    B L, B -> B L, B L
+    """The symbols that the model reads, and those to predict, 0 elsewhere.    B L, B -> B L, B L
 
     Of the n ordinary symbols of a row max(1, round(share · n)) are chosen, or none where there is
     none. Whole words are taken in a random order if they fit into that number; the first always,
@@ -147,7 +147,7 @@ def _first(draws: NDArray[np.float64], count: NDArray[np.float64]) -> Flags:
 
 
 def _begins(tokens: Ints, can: Flags, symbols: Symbols) -> Flags:
-    """Where a word begins: as its piece says, or after what is no part of a word.    B L -> B L"""
+    """The beginnings of words: by their pieces, or after what is no word.    B L -> B L"""
     apart = ~can | symbols.alone[tokens]
     after = np.concatenate([np.ones_like(apart[:, :1]), apart[:, :-1]], 1)
     begun: Flags = can & (symbols.begins[tokens] | symbols.alone[tokens] | after)

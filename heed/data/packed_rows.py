@@ -21,7 +21,7 @@ from heed.data.plan import Ints, permutation
 from heed.errors import Refused
 
 
-class Packed:
+class PackedRows:
     """Batches of rows of `length` symbols: the columns "text" and "labels", the next symbols.
 
     stream   all symbols, one after the other
@@ -68,7 +68,7 @@ class Packed:
         self._starts = lru_cache(maxsize=2)(self._planned)
 
     def count(self, number: int) -> int:
-        """How many batches this epoch has, the same on every rank."""
+        """The number of batches of this epoch, the same on every rank."""
         return -(-len(self._starts(number if self.shuffle else 0)[0]) // self.rows)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
@@ -78,7 +78,7 @@ class Packed:
             yield self._batch(starts[at : at + self.rows], lengths[at : at + self.rows])
 
     def _planned(self, number: int) -> tuple[Ints, Ints]:
-        """Where each row begins, and how many of its symbols are followed by another."""
+        """The place where each row begins, and the number of its symbols that another follows."""
         draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
         starts, lengths = self._documents or self._whole(draw)
         if self.onward:

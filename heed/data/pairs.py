@@ -57,7 +57,7 @@ class Links(NamedTuple):
 
 
 class Files(Settings):
-    """Where pairs are: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip.
+    """The place of pairs: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip.
 
     Or simply a path whose ending shows that it is a TSV file or JSON lines.
     """
@@ -129,7 +129,7 @@ def one_place(*ways: Mapping[str, Path | None]) -> None:
 
 @dataclass
 class Report:
-    """What became of the pairs: read = kept + dropped, at every moment."""
+    """The pairs, counted: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "pair"  # the name of what is counted
 
@@ -302,7 +302,7 @@ def _tsv(path: Path, columns: tuple[int, int] | None) -> Iterator[Pair]:
 
 
 def _shown(cells: list[str]) -> str:
-    """How many columns a row has, and its beginning."""
+    """The number of columns of a row, and its beginning."""
     begin = ", ".join(" ".join(cell[:30].split()) for cell in cells[:FEW])
     return f"{counted(len(cells), 'column')} ({begin}{', …' * (len(cells) > FEW)})"
 

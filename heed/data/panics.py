@@ -42,7 +42,7 @@ def check_merges(model: Mapping[str, Any]) -> None:
 
 
 def tried(make: Callable[[], T], says: str) -> T:
-    """What the library answers; its failure becomes the line given."""
+    """Ask the library; its failure becomes a refusal with the line given."""
     try:
         return make()
     except (KeyboardInterrupt, SystemExit, MemoryError):

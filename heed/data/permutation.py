@@ -22,7 +22,7 @@ SPAN, OFFSET, ORDER = 31, 32, 33  # these tell the draws of a place apart
 
 
 class Permuting(Settings):
-    """What is predicted, and in which order."""
+    """The choice of the symbols that are predicted, and of their order."""
 
     span: int = Field(5, ge=1, le=100, description="symbols predicted side by side, at most")
     context: int = Field(6, ge=2, le=100, description="one in so many symbols is predicted")
@@ -42,7 +42,7 @@ class Permuting(Settings):
 
 
 class Permuted(NamedTuple):
-    """What is predicted in each row, and who sees whom.
+    """The symbols predicted in each row, and the order that says who sees whom.
 
     order      B L
     predicted  B L, 1 or 0
@@ -89,7 +89,7 @@ def permuted(
 
 
 def sees(order: Ints, predicted: Ints) -> Flags:
-    """Who sees whom: the definition, for tests and small data.    B L, B L -> B L L
+    """The table of who sees whom, by its definition, for tests and small data.    B L, B L -> B L L
 
     This is the query stream, where a place that is predicted does not see itself; in the content
     stream every place does.
@@ -100,7 +100,7 @@ def sees(order: Ints, predicted: Ints) -> Flags:
 
 
 def _spans(rows: Ints, L: int, settings: Permuting, seed: int, epoch: int) -> Flags:
-    """Which places are in the spans.    B -> B L"""
+    """The places in the spans.    B -> B L"""
     start, place = np.zeros(len(rows), np.int64), np.arange(L)
     chosen = np.zeros((len(rows), L), bool)
     for turn in range(-(-L // settings.context)):

@@ -1,4 +1,4 @@
-"""Which rows make a batch: sorted by length and cut where full, or laid out on a grid of shapes."""
+"""Plans of batches: rows sorted by length and cut where full, or laid out on a grid of shapes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 POOL = 1 << 16
-"""How many rows are sorted by length together; beyond that the order of an epoch is random."""
+"""The rows that are sorted by length together; beyond that the order of an epoch is random."""
 SHAPES = 16
-"""How many shapes a grid has, beside one for each width of the longest column."""
+"""The shapes of a grid, beside one for each width of the longest column."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def longest_first(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]
 
 
 def _cuts(longest: Ints, tokens: int) -> Iterator[int]:
-    """Where batches begin among rows sorted by length: rows × longest stays within `tokens`."""
+    """The first row of each batch, of rows sorted by length: rows × longest is within `tokens`."""
     at = 0
     while at < len(longest):
         yield at

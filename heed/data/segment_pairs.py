@@ -100,7 +100,7 @@ def _parted(
 
 
 class _Sentences:
-    """Where sentences end, and where their documents end."""
+    """The ends of sentences, and those of their documents."""
 
     def __init__(self, documents: Documents) -> None:
         self.ends, self._documents = np.asarray(documents.offsets), documents.documents

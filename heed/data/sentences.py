@@ -1,4 +1,4 @@
-"""Where sentences end: at marks, but not after abbreviations; a simple rule for many scripts.
+"""The ends of sentences: at marks, but not after abbreviations; a simple rule for many scripts.
 
 Dr. No said "go away!" He did.    ->    Dr. No said "go away!"  |  He did.
 """

@@ -108,7 +108,7 @@ class SeriesFiles(Settings):
 
 @dataclass
 class SeriesReport(Report):
-    """How many series were read, kept and dropped: read = kept + dropped, at every moment."""
+    """The series read, kept and dropped, counted: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "sequence"
 

@@ -1,4 +1,4 @@
-r"""Where text is: files of one format or of several, read one after the other as one corpus.
+r"""Files of text, of one format or of several, read one after the other as one corpus.
 
     book.txt                                        plain text, as each task reads it
     {text: reviews.tsv, column: 1, lines: apart}    a column of a table; each line is a document
@@ -22,11 +22,11 @@ from heed.errors import Refused
 from heed.settings import Settings
 
 MOST = 20
-"""How many files are reported one by one; further ones count in the sum alone."""
+"""The most files that are reported one by one; further ones count in the sum alone."""
 
 
 class TextFiles(Settings):
-    """Where text is: text files, or JSON lines with a document each; plain or gzip."""
+    """The place of text: text files, or JSON lines with a document each; plain or gzip."""
 
     text: tuple[Path, ...] = Field(default=(), description="plain text")
     jsonl: tuple[Path, ...] = Field(default=(), description="a JSON object a line")
@@ -164,7 +164,7 @@ def _document(line: str, key: str, where: str) -> list[str]:
 
 @dataclass
 class FilesReport(Report):
-    """What became of each file, and of all together: read = kept + dropped, at every moment."""
+    """Counts of texts, by file and in all: read = kept + dropped, at every moment."""
 
     files: list[tuple[str, "FilesReport"]] = field(default_factory=list)
 

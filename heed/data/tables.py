@@ -78,7 +78,7 @@ def _sample(lines: Iterator[str]) -> list[str]:
 
 
 def _separator(first: list[str], path: File) -> str:
-    """What separates the columns of a CSV file, by its first lines.
+    """The sign that parts the columns of a CSV file, by its first lines.
 
     It cuts all rows into equally many cells, at least two. Where several do, it is the one that is
     not always followed by a space, as a comma in a sentence is; where none does, the first row
@@ -98,8 +98,8 @@ def _separator(first: list[str], path: File) -> str:
 
 
 def _widths(first: list[str], separator: str) -> list[int]:
-    """How many cells the first rows have, except empty rows and one that goes on after these lines;
-    none if they are not CSV."""
+    """The numbers of cells of the first rows, except empty ones and one that goes on after these
+    lines; none if they are not CSV."""
     found: list[int] = []
     try:
         for cells in _cut(csv.reader(first, delimiter=separator, strict=True)):

@@ -112,7 +112,7 @@ class TaggedFiles(Settings):
 
 @dataclass
 class TaggedReport(Report):
-    """How many sentences were read, kept and dropped: read = kept + dropped, at every moment."""
+    """The sentences read, kept and dropped, counted: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "sentence"
 

@@ -14,7 +14,7 @@ from heed.errors import Refused
 GZIP = b"\x1f\x8b"
 BOM = "\ufeff"
 LONGEST = 1 << 26
-"""How many bytes a line may have: a longer one is no line of text, and would fill the memory."""
+"""The most bytes of a line: a longer one is no line of text, and would fill the memory."""
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:

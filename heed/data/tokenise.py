@@ -16,7 +16,7 @@ from heed.storage import atomic
 __all__ = ["BOS", "EOS", "KINDS", "PAD", "SPECIALS", "UNK", "Kind", "Tokeniser"]
 
 LARGEST = 1 << 28
-"""How many bytes a tokenizer.json may have; with a million pieces it has far fewer."""
+"""The most bytes of a tokenizer.json; with a million pieces it has far fewer."""
 IS_WHITE = re.compile(WHITE)
 
 
@@ -93,7 +93,7 @@ class Tokeniser(Ruled):
 
     @property
     def size(self) -> int:
-        """How many numbers there are, special symbols included."""
+        """The count of numbers, special symbols included."""
         return len(self._pieces)
 
     def decode(self, ids: Iterable[int]) -> str:

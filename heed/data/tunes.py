@@ -122,7 +122,7 @@ def _note(word: str) -> Note:
 
 
 def check(text: str, style: str) -> list[str]:
-    """What a tune breaks of the rules of a style, each as "rule: where"; nothing if it obeys."""
+    """The rules of a style that a tune breaks, each as "rule: where"; none if it obeys."""
     if style not in STYLES:
         raise UnknownName("style", style, STYLES)
     try:
@@ -168,7 +168,7 @@ def _listed(pitches: frozenset[int] | set[int]) -> str:
 
 
 def _form(bars: list[list[Note]], form: str) -> str:
-    """What is wrong with the form, if anything."""
+    """The faults of the form, if any."""
     if len(bars) != PHRASE * len(form):
         return f"{len(bars)} bars in place of {PHRASE * len(form)}"
     phrases: dict[str, list[list[Note]]] = {}

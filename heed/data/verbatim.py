@@ -25,7 +25,7 @@ from heed.errors import Refused, UnknownName
 Kind = Literal["character", "byte-bpe"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CHUNK = 1 << 16
-"""How many characters are cut into symbols at a time."""
+"""The characters that are cut into symbols at a time."""
 
 
 class Verbatim(Ruled):
@@ -70,7 +70,7 @@ class Verbatim(Ruled):
 
     @property
     def size(self) -> int:
-        """How many numbers there are, special symbols included."""
+        """The count of numbers, special symbols included."""
         return int(self._tokenizer.get_vocab_size())
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""How text is split, and how the five kinds of vocabulary are learnt from it.
+"""The rules that split text, and the training of the five kinds of vocabulary.
 
 Before tokenisation every text is normalised (NFC; every kind of white space becomes a plain space,
 none at the ends; lower case if wanted) and its spaces are written "▁", one more in front, so that
@@ -103,7 +103,7 @@ def spaced(texts: Iterable[str]) -> bool:
 
 
 def _count(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """How often each stretch occurs. Words are counted first, since most occur often."""
+    """The count of each stretch. Words are counted first, since most occur often."""
     counts: Counter[str] = Counter()
     words: Counter[str] = Counter()
     form = tokenizer.normalizer.normalize_str

@@ -1,4 +1,4 @@
-"""How the tokenisers of BERT, GPT-2 and XLNet cut a text, and the pieces that have a role.
+"""The rules by which BERT's, GPT-2's and XLNet's tokenisers cut a text, and their special pieces.
 
 A class cuts by its own rules even if a tokenizer.json beside it has others. Whatever needs more
 (another class, special pieces that the vocabulary lacks) is asked of `transformers`.

@@ -23,8 +23,8 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 FEW = 20_000
 """The most commas and brackets of rules, beside those of their pieces."""
 GROWTH = 100
-"""How many times as long the steps of a tokenizer.json may make a text: before it is split, when
-special pieces are added, or in decoding."""
+"""The most times by which the steps of a tokenizer.json may lengthen a text: before it is split,
+when special pieces are added, or in decoding."""
 LENGTHENS = "its steps could make a text many times longer"
 LONGEST = 1000
 """The most letters of a piece: it is copied for every place in a text where it occurs."""
@@ -117,7 +117,7 @@ def whole(given: Given) -> Tokenizer:
 
 
 def _growth(step: Any) -> int:
-    """How many times as long a step of a tokenizer.json, or a sequence of them, may make a text.
+    """The times by which a step of a tokenizer.json, or a sequence of them, may lengthen a text.
 
     A regular expression may match between any two characters, and insert text there. In a long
     sequence each step may add a letter to every piece.
@@ -147,14 +147,14 @@ SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def _framed(places: list[dict[str, Any]], ids: Mapping[str, int]) -> int:
-    """How many texts or numbers a template puts in a row."""
+    """The number of texts or symbols that a template puts in a row."""
     return sum(
         ids[place["SpecialToken"]["id"]] if "SpecialToken" in place else 1 for place in places
     )
 
 
 def _framing(piece: dict[str, Any]) -> int:
-    """How many numbers a piece of a template becomes, and as many more as its text is worth."""
+    """The numbers that a piece of a template becomes, and as many more as its text is worth."""
     return len(piece["ids"]) + sum(map(len, piece["tokens"])) // LONGEST
 
 

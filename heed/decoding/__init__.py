@@ -3,6 +3,6 @@
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample
-from heed.decoding.stepping import Hypothesis, Step, Stepper
+from heed.decoding.stepper import Hypothesis, Step, Stepper
 
 __all__ = ["Hypothesis", "Step", "Stepper", "beam", "greedy", "sample"]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from heed.decoding import ranking
 from heed.decoding.ranking import NEVER, Ranking
-from heed.decoding.stepping import (
+from heed.decoding.stepper import (
     Carry,
     Ending,
     Hypothesis,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.decoding.stepping import (
+from heed.decoding.stepper import (
     Carry,
     Choosy,
     Ending,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.decoding.stepping import Choices, Rules
+from heed.decoding.stepper import Choices, Rules
 from heed.errors import Refused
 
 Numbers = NDArray[Any]

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from heed.decoding.greedy import follow
-from heed.decoding.stepping import Carry, Hypothesis, Rules, Stepper
+from heed.decoding.stepper import Carry, Hypothesis, Rules, Stepper
 from heed.errors import Refused, ShapeError
 
 

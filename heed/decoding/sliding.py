@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from heed.decoding.stepping import Choosy, Step, during
+from heed.decoding.stepper import Choosy, Step, during
 
 
 class Model(Protocol):
@@ -50,7 +50,7 @@ class Slid(NamedTuple):
 
     @property
     def weight(self) -> Tensor | None:
-        """Where the model looked.    N S"""
+        """The attention weights of the step.    N S"""
         return self.step.weight
 
 
@@ -81,7 +81,7 @@ def padded(texts: list[list[int]], device: torch.device | str) -> tuple[Tensor, 
 
 
 class Sliding:
-    """A model with P places as one without a limit, over the protocol of `stepping.py`."""
+    """A model with P places as one without a limit, over the protocol of `stepper.py`."""
 
     def __init__(self, model: Model, places: int, device: torch.device | str) -> None:
         self.model, self.places, self.device = model, places, device

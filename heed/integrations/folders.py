@@ -60,7 +60,7 @@ class Read:
 
 
 def _part(path: str) -> str:
-    """Which attention of an encoder-decoder it is, by its path."""
+    """The kind of an encoder-decoder's attention, by its path."""
     if "decoder" not in path.split("."):
         return "encoder"
     return "cross" if CROSS.search(path.rpartition(".")[2]) else "decoder"
@@ -105,7 +105,7 @@ class Foreign:
         self.spaced = any(map(SPACED.match, pieces))
 
     def passes(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Heard]:
-        """What every attention did over texts; an answer in `given` is read, not written."""
+        """Records of every attention over texts; an answer in `given` is read, not written."""
         if not texts:
             raise Refused(f"{self.path} is not a run and has no text of its own; give one")
         others = [list(look.readings) for look in given] or [[]] * len(texts)
@@ -201,7 +201,7 @@ class Foreign:
         )
 
     def _places(self) -> int:
-        """How many symbols can be read at once."""
+        """The number of symbols that can be read at once."""
         config = self.model.config
         names = ("max_position_embeddings", "n_positions", "max_source_positions")
         told = [getattr(config, name, None) for name in names]

@@ -224,7 +224,7 @@ def _refuse_unknown(module: nn.Module, name: str, given: Any) -> None:
 
 
 def mask(*given: Any, **named: Any) -> Tensor | None:
-    """Who may look where, as booleans B 1 T S; None where the attention knows it by itself.
+    """The visible keys, as booleans B 1 T S; None where the attention knows them by itself.
 
     It is the mask for PyTorch's fused attention; of one for padding alone, which is the same for
     all queries, only B S is kept.
@@ -368,7 +368,7 @@ class CappedDot(Score):
         self.scale, self.cap = scale, cap
         self.formula = f"c·tanh(q·k × {scale:.4g} / c), c = {cap:.4g}"
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
         return self.cap * torch.tanh(energy / self.cap)
 

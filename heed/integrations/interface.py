@@ -1,4 +1,4 @@
-"""Which modules of a model attend through transformers' interface, and which by themselves.
+"""Modules of a model that attend through transformers' interface, or by themselves.
 
 It is read from the code that each module would run, not from names of models, so that it holds for
 models that did not exist when this was written.
@@ -64,7 +64,7 @@ def fetching(module: nn.Module) -> tuple[FunctionType, ...]:
 
 
 def handed(module: nn.Module) -> dict[str, Any]:
-    """What a module hands to its attention by name; a value that only a call would tell is True."""
+    """Arguments a module hands to its attention by name; a value only a call would tell is True."""
     return {
         str(keyword.arg): _value(keyword.value, module)
         for function in fetching(module)
@@ -148,7 +148,7 @@ def _steps(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _value(given: ast.expr, module: nn.Module) -> Any:
-    """What an argument is: a constant, or an attribute of the module; else True."""
+    """The value of an argument: a constant, or an attribute of the module; else True."""
     if isinstance(given, ast.Constant):
         return given.value
     path, _, rest = ast.unparse(given).partition(".")

@@ -145,7 +145,7 @@ def model_of(path: Path, config: Any, head: str, device: torch.device) -> Any:
 
 
 def _held(path: Path) -> Iterator[int]:
-    """How many numbers each tensor of the folder's safetensors files has."""
+    """The size of each tensor in the folder's safetensors files."""
     from safetensors import SafetensorError, safe_open
 
     files = sorted(path.glob("*.safetensors"))

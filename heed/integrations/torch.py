@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.added import Added, parted, sum_of
+from heed.attention.catalogue import DEFAULTS
 from heed.attention.heads import MultiHeadAttention
 from heed.attention.hooks import HOOKS
 from heed.errors import Refused, ShapeError
@@ -61,7 +62,7 @@ def replace(
     if not found:
         raise Refused("there is no torch.nn.MultiheadAttention inside this model")
     wanted = list(found) if modules is None else matching(found, modules)
-    chosen = {"mechanism": mechanism or "scaled-dot", **options}
+    chosen = {"mechanism": mechanism or DEFAULTS["score"], **options}
     made = {}
     for path in wanted:  # all of them first: a refusal leaves the model as it was
         if id(found[path]) not in made:

@@ -1,4 +1,4 @@
-"""What this process can run: Triton on this device, heed's operators under this transform."""
+"""Abilities of this process: Triton on this device, heed's operators under this transform."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +22,7 @@ def unchanging(f: F) -> F:
 
 @unchanging
 def no_triton(device: torch.device) -> str | None:
-    """Why Triton cannot serve tensors on this device; None where it can."""
+    """The reason why Triton cannot serve tensors on this device; None where it can."""
     if device.type != "cuda":
         return f"it runs on a CUDA device, not on {device.type}"
     return _no_triton_on(device.index or 0)
@@ -40,14 +40,14 @@ def _no_triton_on(index: int) -> str | None:
 
 
 def transformed() -> str | None:
-    """Why heed's operators cannot be called now: under vmap, jvp and the like; or None."""
+    """The reason why heed's operators cannot be called now, as under vmap or jvp; or None."""
     if torch._C._are_functorch_transforms_active():
         return "a torch.func transform is active, and the operator has only first derivatives"
     return forward_mode()
 
 
 def forward_mode() -> str | None:
-    """Why a fused operator cannot be called now: it has no forward-mode derivative; or None."""
+    """The reason why no fused operator can be called now: no forward-mode derivative; or None."""
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation is active, which the operator does not support"
     return None

@@ -18,7 +18,7 @@ from heed.visible import Causal, Places, Visible, Window, conjuncts
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     windows, others = _sorted(call.visible)
     if not windows:
         return "there is no fixed window"
@@ -66,7 +66,7 @@ def _block(windows: list[Window]) -> int:
 
 
 def _exists(others: list[Visible], places: Places, B: int) -> Tensor:
-    """Which keys exist.    -> B 1 S 1"""
+    """The keys that exist.    -> B 1 S 1"""
     exists = torch.ones(1, 1, 1, places.S, dtype=torch.bool, device=places.device)
     for part in others:
         if part.about_keys_alone:

@@ -1,4 +1,4 @@
-"""Which kernel serves a call, and why the others do not."""
+"""The choice of the kernel that serves a call, and why the others do not."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ from heed.kernels import (
     sdpa,
     single,
     statistics,
-    surprise,
     window,
 )
 from heed.kernels.ability import for_onnx
@@ -30,7 +29,7 @@ class Kernel(Protocol):
     """A module that may serve calls."""
 
     def refusal(self, call: Call) -> str | None:
-        """Why it cannot serve a call; None where it can."""
+        """The reason why it cannot serve a call; None where it can."""
 
 
 class Serving(Kernel, Protocol):
@@ -58,13 +57,13 @@ KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 """Kernels that add something to a call that another kernel serves."""
 
-AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
+AROUND: dict[str, ModuleType] = {"cell": cell, "decoder": decoder}
 """Kernels for computations around attention; if they cannot serve, PyTorch does."""
 
 NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 """All kernels that can be switched off."""
 
-CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
+CPU_ALONE = frozenset({"single", "cell", "decoder"})
 """Kernels for the CPU only; all others serve a GPU too.
 
 Switching `single` off also switches off deferred_gradients.py, on a GPU too: the steps of windows
@@ -96,7 +95,7 @@ def is_on(name: str) -> bool:
 
 
 def switched_off(name: str) -> str | None:
-    """Why a kernel may not be chosen; None where it may."""
+    """The reason why a kernel may not be chosen; None where it may."""
     if name in _off:
         return "it is switched off"
     return "ONNX has none of heed's operators" if name in OPERATORS and for_onnx() else None

@@ -56,7 +56,7 @@ def share(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 class Deferred:
-    """What the steps of a loop leave while a backward pass goes through them."""
+    """The rows that the steps of a loop leave while a backward pass goes through them."""
 
     def __init__(self) -> None:
         self.task = -1

@@ -35,13 +35,13 @@ _alone = False
 
 @unchanging
 def missing() -> str | None:
-    """Why there is no native library; None where there is one."""
+    """The reason why there is no native library; None where there is one."""
     found = _loaded()
     return found if isinstance(found, str) else None
 
 
 def unbuilt(device: torch.device) -> str | None:
-    """Why there is no kernel for this device, native or by Triton; None where there is one."""
+    """The reason why this device has no kernel, native or by Triton; None where it has one."""
     return missing() if device.type == "cpu" else no_triton(device)
 
 
@@ -60,7 +60,7 @@ def must_read(*tensors: torch.Tensor) -> None:
 
 
 def address(x: torch.Tensor | None) -> int:
-    """Where a tensor's numbers begin; 0 for None alone, which C takes for "not given".
+    """The address of a tensor's first number; 0 for None alone, which C takes for "not given".
 
     PyTorch says 0 for an empty tensor too: that has an address here, of which nothing is read.
     """
@@ -73,7 +73,7 @@ def level() -> str:
 
 
 def threads() -> int:
-    """How many threads a call may use."""
+    """The number of threads that a call may use."""
     return 1 if _alone else torch.get_num_threads()
 
 

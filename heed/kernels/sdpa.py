@@ -15,7 +15,7 @@ from heed.visible import Causal, Visible
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     reason = other_weights(call, "dot") or more_than_context(call)
     if reason is not None:
         return reason

@@ -5,8 +5,7 @@ products and a softmax, and its gradient four products. The two largest, for key
 left to the end of the loop (deferred_gradients.py). Where this kernel is
 switched off, nothing is left to the end, on a GPU either.
 
-Its twin is the reference with `dot`, `softmax` and `blend`. In float32 a look is one call of the
-native library (look/).
+Its twin is the reference with `dot`, `softmax` and `blend`.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from torch import Tensor
 
 from heed.kernels.ability import recorded, transformed
 from heed.kernels.deferred_gradients import Deferred, first_derivatives_only
-from heed.kernels.look import native
 from heed.kernels.refusing import more_than_context, other_weights
 from heed.records import Call
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     if call.places.T != 1:
         return "it serves one query at a time"
     if recorded():
@@ -73,31 +71,7 @@ def _hidden(call: Call) -> Tensor | None:
     if ok is None:
         return None
     B, H, S = call.k.shape[:3]
-    return (~ok.expand(B, H, 1, S)).reshape(B * H, 1, S).contiguous()
-
-
-def _look(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """N 1 D, N S D, N S R -> context N 1 R, weight N 1 S"""
-    energy = torch.bmm(q, k.mT)
-    if scale != 1:
-        energy.mul_(scale)
-    if hidden is None:
-        weight = energy.softmax(-1)
-    else:  # a row that sees nothing is NaN, and all of it is hidden
-        weight = energy.masked_fill_(hidden, -torch.inf).softmax(-1).masked_fill_(hidden, 0)
-    return torch.bmm(weight, v), weight
-
-
-def _look_back(
-    by: Tensor, k: Tensor, v: Tensor, weight: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the energies and of the queries.    N 1 R -> N 1 S, N 1 D"""
-    by_energy = torch._softmax_backward_data(torch.bmm(by, v.mT), weight, -1, weight.dtype)
-    if scale != 1:
-        by_energy.mul_(scale)
-    return by_energy, torch.bmm(by_energy, k)
+    return (~ok.expand(B, H, 1, S)).reshape(B * H, 1, S)
 
 
 class _Single(torch.autograd.Function):
@@ -113,19 +87,25 @@ class _Single(torch.autograd.Function):
     ) -> Tensor:
         B, H = q.shape[:2]  # sizes are named: of an empty batch none can be inferred
         q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        ctx.native = native.serves(q, k, v)
-        look = native.ahead if ctx.native else _look
-        context, weight = look(q, k, v, hidden, scale)
+        energy = torch.bmm(q, k.mT)
+        if scale != 1:
+            energy.mul_(scale)
+        if hidden is None:
+            weight = energy.softmax(-1)
+        else:  # a row that sees nothing is NaN, and all of it is hidden
+            weight = energy.masked_fill_(hidden, -torch.inf).softmax(-1).masked_fill_(hidden, 0)
         ctx.deferred, ctx.scale, ctx.heads = deferred, scale, (B, H)
         ctx.save_for_backward(q, k, v, weight)
-        return context.view(B, H, 1, v.shape[-1])
+        return torch.bmm(weight, v).view(B, H, 1, v.shape[-1])
 
     @staticmethod
     @first_derivatives_only
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         q, k, v, weight = ctx.saved_tensors
         by = by.flatten(0, 1)
-        look_back = native.back if ctx.native else _look_back
-        by_energy, by_q = look_back(by, k, v, weight, ctx.scale)
+        by_energy = torch._softmax_backward_data(torch.bmm(by, v.mT), weight, -1, weight.dtype)
+        if ctx.scale != 1:
+            by_energy.mul_(ctx.scale)
         ctx.deferred.add((by_energy, q), (weight, by))
-        return None, by_q.view(*ctx.heads, 1, q.shape[-1]), None, None, None, None
+        by_q = torch.bmm(by_energy, k).view(*ctx.heads, 1, q.shape[-1])
+        return None, by_q, None, None, None, None

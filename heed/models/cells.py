@@ -137,7 +137,7 @@ class Layer(nn.Module):
         return states
 
     def project(self, x: Tensor) -> Tensor:
-        """What the first columns of the input contribute to the gates.    ... X -> ... G"""
+        """The contribution of the first columns of the input to the gates.    ... X -> ... G"""
         return linear(x, self._weight("weight_ih")[:, : x.shape[-1]], self._weight("bias_ih"))
 
     def loop(self, fed: int = 0) -> Loop:

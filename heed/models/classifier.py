@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
 from heed.models import reader_settings, xlnet_settings
@@ -81,6 +82,12 @@ class ClassifierSettings(ReaderSettings):
         return min(places, default=None)
 
 
+def is_pool(name: str) -> bool:
+    """Whether a name is that of a pool: a way to make one vector of a text."""
+    entries = (CATALOGUE.get(word) for word in name.split("/"))
+    return name in POOLS or any(entry and not entry.claims.takes_several for entry in entries)
+
+
 def check_pool(pool: str, options: dict[str, Any]) -> None:
     """Refuse a pool that does not make one vector of a text, and options that it does not take."""
     if pool in POOLS:
@@ -107,7 +114,7 @@ def exchanged(model: Mapping[str, Any], name: str) -> dict[str, Any]:
     their words."""
     model = {key: value for key, value in model.items() if key != "options"}
     encoder = model.get("encoder")
-    plain = name in POOLS or name == "none" or "static" in name.split("/")
+    plain = name == "none" or is_pool(name)
     if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
         return {**model, "encoder": {**encoder, "attention": name}}
     pool = "mean" if name == "none" else name if plain else f"static/{name}"

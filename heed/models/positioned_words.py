@@ -133,7 +133,7 @@ _ADDED = " (a mask that is added, of 0 and -inf, is mask == 0; one of 1 and 0 is
 
 
 def sight(given: Real | None, symbols: Tensor) -> Visible | None:
-    """Which symbols B S are not padding; None: all."""
+    """The symbols B S that are not padding; None: all."""
     if given is None or isinstance(given, Visible):
         return given
     given = _tensor(given, symbols)
@@ -153,7 +153,7 @@ def sight(given: Real | None, symbols: Tensor) -> Visible | None:
 def not_padding(
     lengths: Real | None, first: Tensor | Sequence[int] | None, symbols: Tensor
 ) -> Visible | None:
-    """Which symbols B T are not padding, by `lengths` or by the column of each text's `first`.
+    """The symbols B T that are not padding, by `lengths` or the column of each text's `first`.
 
     None: all. Texts with lengths stand at the beginning of their rows, those with a first column
     at the end.

@@ -79,7 +79,7 @@ class Described(NamedTuple):
 
 
 class Fitting(NamedTuple):
-    """Which tensors of a folder make each weight, which are of no use, and which must be alike."""
+    """The tensors of a folder that make each weight, are of no use, or must be alike."""
 
     sources: dict[str, tuple[Rename, tuple[str, ...]]]
     unused: tuple[str, ...]
@@ -122,7 +122,7 @@ def _settled(kind: str, config: dict[str, Any], head: str) -> Described:
 
 
 def fitted(described: Described, header: Header) -> Fitting:
-    """Where each weight is found; refuses a tensor that is missing, has another shape or is of no
+    """Find each weight in a folder; refuses a tensor that is missing, has another shape or is of no
     use to any head of the family."""
     layout = described.layout
     outline = described.outline()
@@ -244,7 +244,7 @@ def theirs(described: Described, state: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def _renames(described: Described, outline: Mapping[str, Tensor]) -> dict[str, Rename]:
-    """Where each weight is stored; one that is not stored must be tied to one that is."""
+    """The place where each weight is stored; one that is not must be tied to one that is."""
     renames = described.layout.names(described.settings)
     listed = {id(outline[name]) for name in renames}
     for name, weight in outline.items():

@@ -55,7 +55,7 @@ class Encoded(NamedTuple):
 
     @property
     def there(self) -> Tensor:
-        """Which places are not padding.    B S"""
+        """The places that are not padding.    B S"""
         (B, S), device = self.states.shape[:2], self.states.device
         if self.exists is None or not self.exists.about_keys_alone:
             return torch.ones(B, S, dtype=torch.bool, device=device)
@@ -109,7 +109,7 @@ def each_length(inputs: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def real(inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Which places are no padding.    B S, B -> B S"""
+    """The places that are not padding.    B S, B -> B S"""
     return torch.arange(inputs.shape[1], device=inputs.device) < lengths[:, None]
 
 

@@ -33,6 +33,9 @@ from heed.models.xlnet_settings import XLNetSettings
 from heed.settings import Settings
 
 PRETRAINED = {"bert": "BERT", "xlnet": "XLNet"}
+Gathers = Literal["first", "last"]
+GATHERED: dict[str, Gathers] = {"bert": "first", "xlnet": "last"}
+"""Where each of them expects the symbol whose state stands for the whole text."""
 """Encoders that may have learnt from plain text before, and what they are called."""
 
 Run = Annotated[int, Field(ge=1, le=8)]
@@ -132,10 +135,9 @@ class ReaderSettings(Settings):
     )
 
     @property
-    def gathers(self) -> Literal["first", "last"] | None:
-        """Where BERT and XLNet expect the symbol whose state stands for the whole text."""
-        ends: dict[str, Literal["first", "last"]] = {"bert": "first", "xlnet": "last"}
-        return ends.get(self.encoder.kind)
+    def gathers(self) -> Gathers | None:
+        """The place of the symbol whose state stands for the whole text in BERT and XLNet."""
+        return GATHERED.get(self.encoder.kind)
 
     @property
     def reads(self) -> int | None:

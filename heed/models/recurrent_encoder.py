@@ -133,7 +133,7 @@ def _both(ahead: Layer, back: Layer, x: Tensor, turned: Tensor) -> list[Tensor]:
 
 
 def turned(lengths: Tensor, S: int) -> Tensor:
-    """Where each place of B rows of S goes when every row is turned round.    B -> B·S"""
+    """The index of each place of B rows of S when every row is turned round.    B -> B·S"""
     place = torch.arange(S, device=lengths.device)
     within = torch.where(place < lengths[:, None], lengths[:, None] - 1 - place, place)
     return (within + S * torch.arange(len(lengths), device=lengths.device)[:, None]).flatten()

@@ -10,7 +10,7 @@ a step is recorded. On a CPU all of them are eager.
 
 Keys, values and logits are written in place: a search can go on from its last carry alone, a new
 beginning overwrites what was there, and logits are valid until the next step. Where the fast path
-of `heed.models.stepping` does not apply, the decoder takes its own steps.
+of `heed.models.plain_carry` does not apply, the decoder takes its own steps.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from torch.nn.functional import embedding, pad
 import heed
 from heed.errors import HeedError, Refused
 from heed.models.layers import pass_through
-from heed.models.native_stepping import NativeStep
-from heed.models.plain import HiddenPadding, PlainLayer
+from heed.models.native_carry import NativeStep
+from heed.models.plain_carry import Cache, PlainCarry, Start
+from heed.models.plain_layer import HiddenPadding, PlainLayer
 from heed.models.positioned_words import Real
-from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
 from heed.models.written import WrittenStep
 
@@ -287,7 +287,7 @@ def replayed(model: nn.Module, new: int) -> Any:
 
 
 def studio_of(device: torch.device) -> Studio | None:
-    """Where steps on a device are recorded; None: nowhere."""
+    """The studio in which steps on a device are recorded; None: nowhere."""
     return Studio(device) if device.type == "cuda" else None
 
 
@@ -299,5 +299,5 @@ def _newest(carry: ReplayedCarry) -> Held:
 
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Where graphs are recorded, the same for all: cuBLAS keeps a workspace for every stream."""
+    """The stream that records all graphs: cuBLAS keeps a workspace for every stream."""
     return torch.cuda.Stream(device)

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import heed
 from heed.errors import Refused
-from heed.models.encoding import encode
 from heed.models.layers import LayerState, TransformerStack
-from heed.models.native_stepping import NativeCarry, NativeStep
+from heed.models.native_carry import NativeCarry, NativeStep
+from heed.models.plain_carry import KeepCache, PlainCarry, regroup, shorten
+from heed.models.plain_encoder import encode
 from heed.models.positioned_words import (
     PositionedNumbers,
     PositionedWords,
@@ -29,7 +30,6 @@ from heed.models.positioned_words import (
     sight,
 )
 from heed.models.reader import Encoded
-from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
 from heed.models.written import Unformed, Written, WrittenStep, formed
 from heed.records import Attended, Need, as_need
 from heed.visible import Visible
@@ -92,7 +92,7 @@ class DecoderCarry(NamedTuple):
 
 
 AnyCarry = DecoderCarry | PlainCarry | NativeCarry
-"""The carry of the general path, or of a fast one (heed.models.stepping)."""
+"""The carry of the general path, or of a fast one (heed.models.plain_carry)."""
 
 
 class Decoder(nn.Module):
@@ -214,7 +214,7 @@ class Decoder(nn.Module):
         return carry._replace(layers=tuple(layers), sentence=sentence, first=first)
 
     def _counted(self, first: Tensor | None) -> Tensor | None:
-        """Where texts begin, unless padding in front of them would move them.    N"""
+        """The first positions of texts, unless padding in front would move them.    N"""
         layers = () if first is None else self.stack.layers
         if not all(layer.attention.ignores_shifts for layer in layers):
             raise Refused(

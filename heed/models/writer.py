@@ -11,7 +11,7 @@ from heed.models.written import Written, WrittenStep
 from heed.records import Attended, Need
 
 if TYPE_CHECKING:
-    from heed.models.native_stepping import NativeStep
+    from heed.models.native_carry import NativeStep
 
 
 class Writer(Protocol):

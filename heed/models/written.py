@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from heed.attention.hooks import plain
-from heed.kernels.surprise.native import Judge, judging
 from heed.records import Attended
 
 
@@ -32,11 +31,6 @@ class Unformed(NamedTuple):
             return logits
         bias = None if out.bias is None else out.bias.view_as(out.bias)
         return Unformed(known, out.weight.view_as(out.weight), bias)
-
-    @property
-    def judge(self) -> Judge | None:
-        """The part that computes a loss faster between its products; None where PyTorch must."""
-        return judging(self.weight)
 
     def form(self) -> Tensor:
         """B T V"""

@@ -66,7 +66,7 @@ class Segment(NamedTuple):
 
     @property
     def table(self) -> Tensor | None:
-        """Which positions are not padding, those of memories first; None: all.    B L+T"""
+        """The positions that are not padding, those of memories first; None: all.    B L+T"""
         remembered = None if self.memories is None else self.memories.exists
         if self.exists is None and remembered is None:
             return None
@@ -149,7 +149,7 @@ def spread(g: Tensor, targets: Tensor, T: int) -> Tensor:
 
 
 def placed(targets: Tensor, T: int) -> Tensor:
-    """Which positions are targets.    B P -> B T"""
+    """A table of the positions that are targets.    B P -> B T"""
     one = torch.ones_like(targets, dtype=torch.bool)
     place = targets.where(targets >= 0, T)
     return one.new_zeros(len(targets), T + 1).scatter(1, place, one)[:, :T]

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import processors
 from torch import Tensor
@@ -24,7 +24,6 @@ from heed.events import Note, Progress, Work
 from heed.models import pretrained
 from heed.models.layouts import LAYOUTS
 from heed.models.pretrained import Described
-from heed.models.text_settings import with_symbols
 from heed.running.devices import version
 from heed.running.hub import folder_of
 from heed.running.loading import NAMES, Loaded, Stored, loading
@@ -32,26 +31,11 @@ from heed.running.opening import check_weights, read_config
 from heed.running.shards import Shelf
 from heed.storage import atomic, durable, tensors
 from heed.storage.run_folder import RunFolder
-from heed.tasks import language_model, pretrain
+from heed.tasks import task_of
+from heed.tasks.task import Frame
 
 ROLES = ("pad", "bos", "eos", "sep", "cls")  # special symbols whose numbers a config.json holds
 
-
-class Frame(NamedTuple):
-    """The templates of a text and of a pair, each part with its segment."""
-
-    single: str
-    pair: str
-
-
-BERT = Frame("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 $B:1 {eos}:1")
-FRAMES = {
-    ("classify", "bert"): BERT,
-    ("pretrain", "bert"): BERT,
-    ("classify", "xlnet"): Frame("$A:0 {eos}:0 {bos}:2", "$A:0 {eos}:0 $B:1 {eos}:1 {bos}:2"),
-    ("pretrain", "xlnet"): Frame("$A:0 {eos}:0 {bos}:0", "$A:0 {eos}:0 $B:0 {eos}:0 {bos}:0"),
-}
-"""The templates in which the runs of a task pass texts to a model."""
 
 UNTYPED = ("input_ids", "attention_mask")
 TYPED = ("input_ids", "token_type_ids", "attention_mask")
@@ -60,7 +44,7 @@ TYPED = ("input_ids", "token_type_ids", "attention_mask")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written, and in which layout: "heed" or "huggingface"."""
+    """The folder that was written, and its layout: "heed" or "huggingface"."""
 
     folder: Path
     layout: str
@@ -130,14 +114,15 @@ def _run(folder: Path) -> Loaded:
     """The model of a run, if Hugging Face has an equivalent."""
     run = RunFolder.open(folder)
     config = read_config(run)
-    settings = _settings(config)
-    if settings is None:
+    exported = task_of(config.task).exported(config)
+    if exported is None:
         raise Refused(
             f"{folder}: Hugging Face has no equivalent of the model of this run of {config.task}; "
             f"it has {', '.join(LAYOUTS)}, and classifiers by BERT with the pool 'first' or XLNet "
             "with the pool 'last'"
         )
     check_weights(run, config)
+    settings = exported.settings
     described = Described(settings.kind, settings.head, settings)
     LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot express
     model = described.blank()
@@ -153,10 +138,10 @@ def _run(folder: Path) -> Loaded:
     if tokeniser is not None:  # a run's <mask> is a plain piece, which nobody else would find
         pieces = tokeniser.pieces(tokeniser.roles.values())
         tokeniser.tokenizer.add_special_tokens(pieces)
-    if tokeniser is not None and (config.task, settings.kind) in FRAMES:
-        tokeniser = _framed(tokeniser, FRAMES[config.task, settings.kind])
-    if tokeniser is not None and config.task == "classify":
-        tokeniser = replace(tokeniser, longest=config.longest)
+    if tokeniser is not None and exported.frame is not None:
+        tokeniser = _framed(tokeniser, exported.frame)
+    if tokeniser is not None and exported.longest is not None:
+        tokeniser = replace(tokeniser, longest=exported.longest)
     labels, names = tuple(getattr(config, "labels", ())), getattr(config, "names", {})
     return Loaded(model.eval(), *described, tokeniser, labels, names=names)
 
@@ -177,26 +162,6 @@ def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
         special_tokens=[(names[role], roles[role]) for role in names],
     )
     return replace(tokeniser, roles={**roles, "cls": roles["bos"], "sep": roles["eos"]})
-
-
-def _settings(config: Any) -> Any:
-    """The settings of a run's network as a text model; None if it is not one.
-
-    A classifier with a BERT encoder that pools the first symbol is BERT with a head, and its
-    weights have the same names; likewise one with an XLNet encoder that pools the last symbol.
-    """
-    told = config.model
-    if config.task == "pretrain":
-        sizes = {"symbols": config.symbols, "longest": config.longest}
-        return pretrain.fitted(told, config.objective, **sizes)
-    if config.task == "language-model" and told.kind in LAYOUTS:
-        return language_model.fitted(told, symbols=config.symbols, context=config.context)
-    pools = {"bert": "first", "xlnet": "last"}
-    if told.kind == "classifier" and told.pool == pools.get(told.encoder.kind):
-        head = {"head": "classify", "labels": len(config.labels), "head_dropout": told.dropout}
-        head |= {"summary": "last"} if told.encoder.kind == "xlnet" else {}
-        return with_symbols(told.encoder, config.symbols).model_copy(update=head)
-    return with_symbols(told, config.symbols) if told.kind in LAYOUTS else None
 
 
 def _theirs(found: Loaded) -> dict[str, Tensor]:

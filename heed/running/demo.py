@@ -65,7 +65,7 @@ class Demo:
         )
 
     def summary(self) -> str:
-        """What was done, in a few sentences."""
+        """A summary of the demo, in a few sentences."""
         drawn = _drawn(self.recipe)
         return (
             f"Two small networks learnt to translate from the same {drawn.pairs:,} pairs of "
@@ -154,7 +154,7 @@ def rows(result: Demo) -> list[list[Any]]:
 
 
 def legend(result: Demo) -> str:
-    """What the table's columns mean."""
+    """A legend for the table's columns."""
     drawn = _drawn(result.recipe)
     longer = f"; longer: of {drawn.longest + 1} to {drawn.beyond} words" if drawn.beyond else ""
     scores = result.trained[result.attention].scores["test"]

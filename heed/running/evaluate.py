@@ -29,7 +29,7 @@ def evaluate(
     """
     run = open_run(path, chosen(device), options)
     task, worker = run.task, run.worker
-    task.only(options, task.scores_by())
+    task.refuse_unknown(options, task.evaluate_options())
     codec = Codec(worker.inputs, worker.form)
     if isinstance(data, str):
         task.of_kept(options)

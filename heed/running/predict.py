@@ -43,8 +43,7 @@ class Answered:
 
     def line(self) -> str:
         """The answers in a line, with tabs between them; missing ones are blank."""
-        lines = [each.line() for each in self.found]
-        return "\t".join(lines + [""] * (self.best - len(lines)))
+        return self.form.as_line(self.found, self.best)
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON; of a line that was cut, with the length of the whole."""
@@ -76,7 +75,7 @@ def predict(
     """
     run = open_run(path, chosen(device), options)
     task, worker, count = run.task, run.worker, 0
-    task.only(options, task.known())
+    task.refuse_unknown(options, task.predict_options(), run)
     choice, best = task.chosen(run.config, options)
     codec = Codec(worker.inputs, worker.form)
     part = slice(-LONGEST, None) if task.continues else slice(LONGEST)
@@ -93,7 +92,7 @@ def predict(
 
 
 def _looked(worker: Worker, item: tuple[Any, ...], answers: Sequence[Any]) -> Look:
-    """What every attention did; pictures are loaded only here."""
+    """Every attention of the answers; pictures are loaded only here."""
     from heed.running.passes import one_pass
 
     return one_pass(worker, item, answers=answers).look

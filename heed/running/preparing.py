@@ -48,7 +48,7 @@ class _File(NamedTuple):
 
 
 def data_root(folder: str) -> Path:
-    """Where a data folder is looked up: in $HEED_DATA, or in the working directory; "." and "./..."
+    """The place of a data folder: in $HEED_DATA, or in the working directory; "." and "./..."
     are always in the working directory."""
     if Path(folder).parts[:1] in ((), ("..",)) or folder.startswith("./"):
         return Path.cwd()
@@ -160,7 +160,7 @@ def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | 
     codec = yield from task.fit(recipe, folder, root, start)
     report = task.report()
     cut = yield from _encode(task, recipe, codec, folder, root, report)
-    yield from map(Note, task.told("train", report, codec, cut))
+    yield from map(Note, task.report_lines("train", report, codec, cut))
     train = Prepared(codec, cache.Corpus.open(folder.cache, "train", codec.fingerprint), [])
     task.beside(folder, train)
     yield from map(Note, task.noted(recipe, train))
@@ -168,7 +168,7 @@ def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | 
         counted = task.report()
         found = task.examples(recipe.data, part, root, counted, codec)
         keep(folder, part, map(codec.as_data, found), task.examples_are)
-        yield from map(Note, task.told(part, counted, codec, 0))
+        yield from map(Note, task.report_lines(part, counted, codec, 0))
     facts = task.describe(recipe, train)
     folder.write_json(folder.cache / "codec.json", facts.model_dump(mode="json"))
     folder.write_json(folder.cache / "ready.json", {task.examples_are: report.kept})

@@ -183,7 +183,7 @@ def is_foreign(path: Path) -> bool:
     transformers may."""
     if not is_pretrained(path):
         return False
-    from heed.running.adopting import HEADS  # rarely needed
+    from heed.running.adopting import adopted  # rarely needed
 
     raw = Shelf(path).json("config.json")
     if "heed" in raw:  # heed wrote it, in another format than that of transformers
@@ -192,7 +192,7 @@ def is_foreign(path: Path) -> bool:
         found = describe(raw)
     except HeedError as error:
         return isinstance(error, LookupError)  # a name that heed does not know
-    return (found.kind, found.head) not in HEADS
+    return (found.kind, found.head) not in adopted()
 
 
 def explored(

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from heed.errors import Refused
 from heed.events import Note
+from heed.models.reader_settings import GATHERED
 from heed.models.transformer_settings import Size, TransformerSettings
 from heed.running.hub import folder_of
 from heed.running.opening import checked
+from heed.running.recipe import load, names
 from heed.running.shards import is_pretrained
 from heed.tasks.task import Start, Task
 from heed.training.progress import load_weights
@@ -60,9 +62,9 @@ def opened(path: Path) -> Start:
 
 
 def _pretrained(folder: Path, path: Path) -> Start:
-    from heed.running.loading import load  # rarely needed
+    from heed.running import loading  # rarely needed
 
-    found = load(folder)
+    found = loading.load(folder)
     return Start(path, None, found.model.state_dict(), found.tokeniser, found.settings)
 
 
@@ -74,7 +76,7 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
     where, mine = _reader("model", recipe.model)
     _, there = _reader("model", start.settings)
     if type(there) is not type(mine) or there.kind != mine.kind:
-        _check_kinds(f"{where}.kind", mine, there, start)
+        _check_kinds(recipe, f"{where}.kind", mine, there, start)
         return recipe, None  # names and shapes decide what fits
     named = mine.model_fields_set
     taken: dict[str, Any] = {}
@@ -103,30 +105,39 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
 
 KINDS = {"bert": "a BERT", "gpt2": "a GPT-2", "xlnet": "an XLNet"}
 
-POOLS = {"bert": "first", "xlnet": "last"}
-"""How a classifier pools the encoders that may be exchanged for each other."""
 
-LABELLING = {"bert": "sst2-bert", "xlnet": "sst2-bert model.encoder.kind=xlnet model.pool=last"}
-RECIPES = {"bert": "bert-mini", "gpt2": "shakespeare-gpt", "xlnet": "xlnet-mini"}
-"""A recipe that takes a model of each kind: for classification, and otherwise."""
-
-
-def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
+def _check_kinds(recipe: Any, key: str, mine: Any, there: Any, start: Start) -> None:
     """Refuse a pretrained model of another kind than the recipe's: nothing but a head would fit. A
     Transformer that translates may start from the layers of another model."""
     kind = KINDS.get(getattr(there, "kind", ""))
-    if kind is not None and not isinstance(mine, TransformerSettings):
-        wants = KINDS.get(mine.kind, "another network")
-        labels = "encoder" in key
-        if labels and mine.kind in POOLS and there.kind in POOLS:
-            cure = f"to take it: {key}={there.kind} model.pool={POOLS[there.kind]}"
-        else:
-            known = RECIPES | LABELLING if labels else RECIPES
-            path = shlex.quote(str(start.path))
-            cure = f"for {kind}: heed train {known[there.kind]} --from {path}"
-        raise Refused(
-            f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}; {cure}"
-        )
+    if kind is None or isinstance(mine, TransformerSettings):
+        return
+    changed = f"{key}={there.kind}"
+    if hasattr(recipe.model, "pool"):
+        changed += f" model.pool={GATHERED.get(there.kind)}"
+    if mine is not recipe.model and {mine.kind, there.kind} <= GATHERED.keys():
+        cure = f"to take it: {changed}"
+    else:
+        ready = None
+        if mine is not recipe.model and there.kind in GATHERED:
+            other = next((name for one in GATHERED if (name := _ready(one, recipe.task))), None)
+            ready = _ready(there.kind, recipe.task) or (other and f"{other} {changed}")
+        path = shlex.quote(str(start.path))
+        cure = f"for {kind}: heed train {ready or _ready(there.kind)} --from {path}"
+    wants = KINDS.get(mine.kind, "another network")
+    raise Refused(f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}; {cure}")
+
+
+def _ready(kind: str, task: str | None = None) -> str | None:
+    """A ready recipe with a model of a kind; of a task, one that has it as its encoder."""
+    for name in names():
+        raw = load(name)
+        model = raw.get("model") or {}
+        if task is not None:
+            model = model.get("encoder") or {} if raw["task"] == task else {}
+        if model.get("kind") == kind:
+            return name
+    return None
 
 
 def _reader(where: str, model: Any) -> tuple[str, Any]:
@@ -182,7 +193,7 @@ def begin(model: nn.Module, start: Start, task: Task[Any, Any]) -> Note:
 
 
 def _odd(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> str:
-    """Why nothing fits: other names, or, if some are the same, another size."""
+    """The reason why nothing fits: other names, or, if some are the same, another size."""
     both = (name for name, weight in mine.items() if name in there and weight.ndim > 1)
     name = next(both, None)
     said = "no weight has its name and shape"

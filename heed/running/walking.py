@@ -62,7 +62,7 @@ def told(heard: Seen, at: str | None = None, layer: int | None = None, head: int
 
 
 def _choice(paths: Sequence[str], heads: int) -> tuple[str, str]:
-    """How many attentions and heads support walks, and the options that choose; "" if one does."""
+    """The attentions and heads that support walks, and the options that choose; "" if one does."""
     counts = ((len(paths), "attentions", "--layer"), (heads, "heads", "--head"))
     found = [(f"{n} {name}", f"{option} 0 to {n - 1}") for n, name, option in counts if n > 1]
     if not found:
@@ -98,8 +98,8 @@ def _floats(x: Tensor) -> list[float]:
 
 
 def _formula(walked: Walk, slot: str) -> str:
-    name = walked.parts[slot]
-    if name == "blind":
+    name = walked.parts.get(slot)
+    if name is None:
         return "0: keys are not compared"
     return f"{name}: {walked.formulas.get(slot, 'a custom part')}"
 
@@ -122,7 +122,7 @@ def _score(walked: Walk) -> Stage:
 
 def _align(walked: Walk) -> Stage:
     lines = []
-    if walked.parts["reach"] != "global":
+    if walked.narrows:
         lines = [f"reach  {_formula(walked, 'reach')}"]
         lines += _facts(walked, "gate", "centre", "window", "σ")
         lines += [line for lane in walked.lanes for line in _facts(lane, "centre", "window", "σ")]

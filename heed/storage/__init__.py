@@ -1,1 +1,1 @@
-"""What lasts: atomic files, checkpoints, run folders, tensors and JSON that are not trusted."""
+"""Lasting files: atomic ones, checkpoints, run folders, tensors and JSON that are not trusted."""

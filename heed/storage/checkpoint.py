@@ -33,7 +33,7 @@ FORMER = re.compile(r"(.+)\.was-[0-9a-f]{8}")
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds: groups of named tensors, and facts."""
+    """The content of a checkpoint: groups of named tensors, and facts."""
 
     tensors: dict[str, dict[str, Tensor]]
     facts: dict[str, Any]

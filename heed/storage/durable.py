@@ -1,4 +1,4 @@
-"""What a run keeps, written to outlast a crash, a kill or a full disk, and read with suspicion.
+"""Files written to outlast a crash, a kill or a full disk, and read with suspicion.
 
 Files are written as `atomic` says, and hashed. Nothing is pickled, and no link is followed.
 """
@@ -20,10 +20,10 @@ from heed.errors import HeedError, Refused
 from heed.storage import atomic
 
 LIMIT = 2 * 2**20
-"""How many bytes of JSON are read at most."""
+"""The most bytes of JSON that are read."""
 
 DEPTH = 64
-"""How deep JSON may be nested."""
+"""The deepest nesting of JSON."""
 
 # Large enough for few calls, small enough that what was hashed is still cached when written.
 CHUNK = 2**20
@@ -34,7 +34,7 @@ class Damaged(HeedError):
 
 
 class Digest(NamedTuple):
-    """What tells a file from its damaged copies."""
+    """The size and the hash that tell a file from its damaged copies."""
 
     size: int
     sha256: str
@@ -126,7 +126,7 @@ def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
 
 
 def read_json(path: Path, limit: int = LIMIT) -> Any:
-    """What a JSON file says; too large, too deep or with a name twice is refused."""
+    """The value in a JSON file; too large, too deep or with a name twice is refused."""
     return parse_json(read_bytes(path, limit), path)
 
 

@@ -201,7 +201,7 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """What the model is, as JSON."""
+        """The description of the model, as JSON."""
         return self.path / FILES["config"]
 
     @property
@@ -221,12 +221,12 @@ class RunFolder:
 
     @property
     def frequencies(self) -> Path:
-        """How often each symbol is in the training text, as JSON, where a task judges by it."""
+        """The counts of the symbols in the training text, as JSON, where a task judges by them."""
         return self.path / FILES["frequencies"]
 
     @property
     def scores(self) -> Path:
-        """How good the model turned out, as JSON."""
+        """The scores of the finished model, as JSON."""
         return self.path / FILES["scores"]
 
     @property
@@ -332,7 +332,7 @@ class RunFolder:
             raise Damaged(f"{self.inside(name)} is not UTF-8: {error}") from error
 
     def read_json(self, name: str | Path, limit: int = LIMIT) -> Any:
-        """What a JSON file of at most `limit` bytes says."""
+        """The value in a JSON file of at most `limit` bytes."""
         return durable.read_json(self.inside(name), limit)
 
     def save_model(self, named: Mapping[str, Tensor]) -> Path:

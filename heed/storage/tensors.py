@@ -26,7 +26,7 @@ from heed.errors import Refused
 from heed.storage.durable import Damaged, open_plain, parse_json
 
 HEADER_LIMIT = 16 * 2**20
-"""How many bytes a header may have: enough for some hundred thousand tensors."""
+"""The most bytes of a header: enough for some hundred thousand tensors."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -104,11 +104,11 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 Header = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-"""What a file says of each tensor."""
+"""The entry of each tensor in a file."""
 
 
 class Place(NamedTuple):
-    """Where a tensor stands in a file."""
+    """The place of a tensor in a file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -123,7 +123,7 @@ def tied(path: Path) -> dict[str, str]:
 
 
 def header(path: Path) -> Header:
-    """What a file holds, tied names included, before anything of it is allocated."""
+    """The content of a file, tied names included, before anything of it is allocated."""
     with open_plain(path) as file:
         places, metadata = _layout(file, path)
     found, tied = _kinds(places), _tied(places, metadata, path)
@@ -131,7 +131,7 @@ def header(path: Path) -> Header:
 
 
 def plain_header(path: Path) -> Header:
-    """What a file holds to any reader of safetensors, which knows nothing of tied names."""
+    """The content of a file for any reader of safetensors, which knows nothing of tied names."""
     with open_plain(path) as file:
         return _kinds(_layout(file, path)[0])
 

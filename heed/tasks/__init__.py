@@ -1,4 +1,4 @@
-"""What is learnt, one story a file; the table of tasks, which are imported when first used."""
+"""Tasks, one story a file, and the table of them; they are imported when first used."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def task_of(name: str) -> Task[Any, Any]:
         raise UnknownName("task", name, TASKS)
     found: Task[Any, Any] = import_module(f"{__name__}.{TASKS[name]}").TASK
     return found
+
+
+def every_task() -> list[Task[Any, Any]]:
+    """All tasks, in the order of the table."""
+    return [task_of(name) for name in TASKS]

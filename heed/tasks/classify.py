@@ -46,16 +46,22 @@ from heed.data.letters import MOST as MOST_LETTERS
 from heed.data.tables import read_texts
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, UNK
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.events import Note, Work
 from heed.models import classifier
 from heed.models.classifier import ClassifierSettings
+from heed.models.reader_settings import GATHERED
+from heed.models.text_settings import with_symbols
 from heed.models.xlnet_reader import GATHERS
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
+    BERT_FRAME,
     Codec,
     Config,
+    Exported,
     FileData,
+    Frame,
     Name,
     Prepared,
     Recipe,
@@ -71,10 +77,15 @@ TRAINING = ("data.train.text", "data.train.label")
 """The keys of the columns of the training file."""
 NAMED = 40  # characters of a column's name, at most
 KNOWN = "spelled.known"  # the buffer of a network that reads letter n-grams
+FRAMES = {
+    "bert": BERT_FRAME,
+    "xlnet": Frame("$A:0 {eos}:0 {bos}:2", "$A:0 {eos}:0 $B:1 {eos}:1 {bos}:2"),
+}
+"""The templates in which texts are passed to each pretrained model."""
 
 
 class Data(FileData):
-    """Where the texts come from."""
+    """Settings of where the texts come from."""
 
     train: LabelledFiles
     valid: LabelledFiles | None = None
@@ -136,6 +147,16 @@ class ClassifyConfig(Config):
         )
 
 
+class AdoptedConfig(Config):
+    """The fields needed from the config of a pretrained model that labels texts."""
+
+    task: Literal["classify"] = "classify"
+    labels: list[Name] = Field(min_length=2, max_length=65536)
+    names: dict[str, str] = Field(default_factory=dict)
+    text: None = None  # a pretrained folder has no data files
+    label: None = None
+
+
 class TextLabel(Label):
     """The label of a text, for a network that may also read the letters of words.
 
@@ -179,7 +200,7 @@ class TextLabel(Label):
 
 
 class Classify(Task[ClassifyRecipe, ClassifyConfig]):
-    """What running needs to know of classification."""
+    """The task of classification, for running."""
 
     name = "classify"
     about = headline(sys.modules[__name__])
@@ -188,6 +209,7 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
     looks = "One text: the attention weights of each mechanism"
     options = ("text",)
     scoring = ("out", *NAMES)
+    adopts = (("bert", "classify"), ("xlnet", "classify"))
 
     def draft(self, recipe: ClassifyRecipe) -> None:
         """Build the network; neither the vocabulary nor the labels matter."""
@@ -235,8 +257,8 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         limits = [data.longest, *filter(None, [recipe.model.reads])]
         return _codec(pieces, labels, recipe.model, min(limits))
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """How many texts and labels there are."""
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """Report the number of texts and labels."""
         long = codec.inputs["text"].longest
         said = f"; {cut:,} longer than {long} symbols were cut" if cut else ""
         if part == "train":
@@ -299,6 +321,36 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         if letters and not all(_same(x, letters.known) for x in _words_known(model).values()):
             raise Refused("the letters in the weights do not fit the words of tokenizer.json")
         return super().worker(model, codec, config, device)
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a BERT or an XLNet."""
+        model = found.settings
+        if model.labels < 2:
+            raise Refused(f"{path} has a head with one label: it is a regression, not a classifier")
+        labels = found.labels or tuple(f"LABEL_{i}" for i in range(model.labels))
+        if len(labels) != model.labels or len(set(labels)) < len(labels) or "" in labels:
+            raise Refused(f"{path}: config.json does not name {model.labels} different labels")
+        bert = found.kind == "bert"
+        limits = (words.longest, model.longest if bert else None)
+        longest = min((limit for limit in limits if limit is not None), default=None)
+        kind = Text(words, longest=longest, gathers=GATHERED[found.kind])
+        config = AdoptedConfig(
+            heed=heed.__version__, model=model, labels=list(labels), names=dict(found.names)
+        )
+        form = TextLabel(labels, gathers=None if bert else words.roles.get("cls"))
+        return config, Codec({"text": kind}, form)
+
+    def exported(self, config: ClassifyConfig) -> Exported | None:
+        """A BERT that pools its first symbol, or an XLNet that pools its last; their weights have
+        the same names."""
+        told = config.model
+        encoder: Any = told.encoder
+        if told.gathers is None or told.pool != told.gathers:
+            return None
+        head = {"head": "classify", "labels": len(config.labels), "head_dropout": told.dropout}
+        head |= {"summary": "last"} if encoder.kind == "xlnet" else {}
+        settings = with_symbols(encoder, config.symbols).model_copy(update=head)
+        return Exported(settings, FRAMES[encoder.kind], config.longest)
 
     def given(
         self, config: Any, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]

@@ -35,7 +35,7 @@ from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
 from heed.data.kinds.text import RawText
-from heed.data.packed_rows import Packed
+from heed.data.packed_rows import PackedRows
 from heed.data.sources import (
     FilesReport,
     TextFiles,
@@ -57,9 +57,11 @@ from heed.models.xlnet_settings import XLNetSettings
 from heed.settings import Settings
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
+    READ,
     Codec,
     Config,
     Evaluated,
+    Exported,
     Prepared,
     Recipe,
     Start,
@@ -80,21 +82,21 @@ Model = Annotated[
 BYTES = 256 + len(SPECIALS)
 
 
-class Tokens(Settings):
-    """How text is cut into symbols."""
+class TextTokens(Settings):
+    """Settings of how text is cut into symbols."""
 
     kind: Kind = "character"
     size: int = Field(4096, ge=5, le=1_000_000, description="Symbols in the vocabulary, at most.")
 
     @model_validator(mode="after")
-    def _room(self) -> Tokens:
+    def _room(self) -> TextTokens:
         if self.kind == "byte-bpe" and self.size < BYTES:
             raise ValueError(f"byte-bpe has {BYTES} symbols or more; got size={self.size}")
         return self
 
 
 class Data(Settings):
-    """Where the text comes from, and what is held out of it. Files are settings, or simply paths:
+    """Settings of the text and the part that is held out. Files are settings, or simply paths:
     text, or *.jsonl; or a list of either, which is read as one corpus."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
@@ -104,7 +106,7 @@ class Data(Settings):
     held_out: float | None = Field(
         0.1, gt=0, lt=1, description="The share at the end of the text to judge by, without valid."
     )
-    tokens: Tokens = Tokens()
+    tokens: TextTokens = TextTokens()
     context: int = Field(256, ge=1, le=65536, description="Symbols in a row.")
     memory: int = Field(
         0,
@@ -179,7 +181,7 @@ def fitted(
 
 
 def places(settings: Model) -> int | None:
-    """How many symbols a model can see at once; None: any number."""
+    """The number of symbols that a model can see at once; None: any number."""
     return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
@@ -224,7 +226,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class DocumentReport(FilesReport):
-    """What became of the documents: read = kept + dropped, at every moment."""
+    """Counts of documents: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "document"
 
@@ -283,7 +285,7 @@ def texts(data: Data, root: Path) -> dict[str, Texts]:
 
 
 def _cut(files: list[TextFiles], share: float) -> int:
-    """How many characters of the last file are not held out."""
+    """The number of characters of the last file that are not held out."""
     sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
     asked = sum(sizes) - int(sum(sizes) * (1 - share))
     cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
@@ -347,8 +349,8 @@ def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
-    """How well a text is predicted."""
+class LanguageScores:
+    """Scores of a predicted text."""
 
     symbols: int
     characters: int
@@ -361,7 +363,9 @@ class Scores:
     bits_per_byte: float
 
     @classmethod
-    def of(cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0) -> Scores:
+    def of(
+        cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0
+    ) -> LanguageScores:
         """The scores of some texts together."""
         all_ = PredictedText.of(readings)
         return cls(
@@ -402,7 +406,7 @@ class Scores:
 
 
 class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
-    """What running needs to know of language modelling."""
+    """The task of language modelling, for running."""
 
     name = "language-model"
     about = headline(sys.modules[__name__])
@@ -411,6 +415,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
     continues = True
     few, sampled, watched = 2, 1, 8
     scoring = ("out", "overlap")
+    adopts = (("gpt2", "language"), ("xlnet", "language"))
 
     def draft(self, recipe: LanguageRecipe) -> None:
         """Build the network; the vocabulary does not matter."""
@@ -486,15 +491,15 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         pieces.save(folder.tokenizer)
         return _codec(pieces, recipe.model, data.context, data.memory)
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """What became of the documents of each file."""
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """Report the documents read, kept and dropped of each file."""
         unknown = f"; {report.unknown:,} symbols of it are unknown" if report.unknown else ""
         which = "training" if part == "train" else part
         *files, whole = report.told(f"{which} text")
         yield from [*files, f"{whole}{unknown}"]
 
     def noted(self, recipe: LanguageRecipe, prepared: Prepared) -> Iterator[str]:
-        """How many symbols there are."""
+        """Report the number of symbols."""
         count, size = len(prepared.train.tokens["text"]), prepared.codec.inputs["text"].size
         yield f"training text: {count:,} symbols, of a vocabulary of {size:,}"
 
@@ -520,7 +525,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
 
     def batches(
         self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
-    ) -> Packed:
+    ) -> PackedRows:
         """Rows of `context` symbols, cut at other places in every epoch."""
         kind = prepared.codec.inputs["text"]
         if not any(len(row) > 1 for each in prepared.valid for row in kind.whole(each.inputs)):
@@ -528,7 +533,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
                 "the validation text has fewer than two symbols, so there is nothing to predict: "
                 "hold more out, by data.held_out, or name a longer data.valid"
             )
-        return Packed(
+        return PackedRows(
             prepared.train.tokens["text"],
             length=recipe.data.context,
             rows=prepared.codec.form.lanes(recipe.training),
@@ -537,6 +542,29 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             shard=shard,
             fixed=fixed,
         )
+
+    def suits(self, settings: Any) -> bool:
+        """An XLNet that reads both ways was made to fill in words."""
+        return getattr(settings, "direction", None) != "both"
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a GPT-2 or an XLNet."""
+        pieces, model = Borrowed(words, str(path)), found.settings
+        config = LanguageConfig(
+            heed=heed.__version__,
+            task="language-model",
+            model=model,
+            symbols=model.rows,
+            context=places(model) or READ,
+            decoding=Decoding(),
+        )
+        return config, _codec(pieces, model, config.context, config.memory)
+
+    def exported(self, config: LanguageConfig) -> Exported | None:
+        """A GPT-2 or an XLNet."""
+        if isinstance(config.model, RecurrentLanguageSettings):
+            return None
+        return Exported(fitted(config.model, symbols=config.symbols, context=config.context))
 
     # Judging and answering
 
@@ -549,7 +577,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         stage: str,
     ) -> Work[Evaluated]:
         """Read texts and score how well they are predicted; a text of one symbol has no loss."""
-        self.only(options, self.scoring)
         overlap, there = options.get("overlap", 0), [each for each in examples if each is not None]
         found: list[PredictedText] = []
         while some := there[len(found) : len(found) + TOGETHER]:
@@ -557,7 +584,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             yield Progress(stage, len(found), len(there))
         if not any(each.count for each in found):
             raise Refused("no text has two or more symbols: there is nothing to predict")
-        scores = Scores.of(found, context=worker.form.context, overlap=overlap)
+        scores = LanguageScores.of(found, context=worker.form.context, overlap=overlap)
         return Evaluated(scores, [f"{each.loss:.6f}" if each.count else "" for each in found])
 
     def given(
@@ -571,6 +598,10 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         pieces = Texts(each_file(told(TextFiles)(list(paths)))).pieces()
         yield from ()
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
+
+    def evaluate_options(self) -> Sequence[str]:
+        """The option of how windows overlap; nothing is written."""
+        return self.scoring
 
     def of_kept(self, options: Mapping[str, Any]) -> None:
         """Windows may overlap in any text."""

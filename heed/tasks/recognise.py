@@ -62,7 +62,7 @@ class Motifs(Settings):
 
 
 class Data(FileData):
-    """Where the series come from: files, or the built-in corpus."""
+    """The source of the series: files, or the built-in corpus."""
 
     things: ClassVar[str] = "series"
 
@@ -104,7 +104,7 @@ class SeriesLabel(Label):
 
 
 class Recognise(Task[RecogniseRecipe, RecogniseConfig]):
-    """What running needs to know of recognition."""
+    """The task of recognition, for running."""
 
     name = "recognise"
     about = headline(sys.modules[__name__])

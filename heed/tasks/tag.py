@@ -64,7 +64,7 @@ class Grammar(Settings):
 
 
 class Data(FileData):
-    """Where the sentences come from: files, or the grammar."""
+    """The source of the sentences: files, or the grammar."""
 
     things: ClassVar[str] = "sentences"
 
@@ -99,7 +99,7 @@ class TagConfig(Config):
 
 
 class Tag(Task[TagRecipe, TagConfig]):
-    """What running needs to know of tagging."""
+    """The task of tagging, for running."""
 
     name = "tag"
     about = headline(sys.modules[__name__])

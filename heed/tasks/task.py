@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -78,7 +78,7 @@ class Config(Settings):
 
 
 class Start(NamedTuple):
-    """What a training starts from instead of random weights (running/starting.py).
+    """The model that a training starts from instead of random weights (running/starting.py).
 
     task       of the run; None for a pretrained folder that is not a run of heed
     tokeniser  the one that its weights were trained with, or None
@@ -93,7 +93,7 @@ class Start(NamedTuple):
 
 
 class FileData(Settings):
-    """Where the examples come from: files, or a share of the training file that is held out."""
+    """The source of the examples: files, or a share of the training file that is held out."""
 
     things: ClassVar[str] = "texts"  # what a file has
 
@@ -117,7 +117,7 @@ class FileData(Settings):
 
 
 class Tokens(Settings):
-    """How text is cut into symbols."""
+    """Settings of how text is cut into symbols."""
 
     kind: Pieces = "word"
     size: int = Field(20_000, ge=16, le=1_000_000, description="Symbols in the vocabulary.")
@@ -128,7 +128,7 @@ class Tokens(Settings):
 def fitted_pieces(
     tokens: Tokens, texts: Iterable[str], path: Path, start: Start | None
 ) -> Work[Any]:
-    """What cuts text into symbols, learnt from the training texts or taken from a start; saved."""
+    """A tokeniser, learnt from the training texts or taken from a start; saved."""
     pieces: Any
     if start is not None:
         if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
@@ -142,9 +142,35 @@ def fitted_pieces(
     return text.load(path)
 
 
+READ = 512  # symbols at a time of a pretrained model that has no limit of positions
+
+
+class Frame(NamedTuple):
+    """The templates of a text and of a pair, each part with its segment."""
+
+    single: str
+    pair: str
+
+
+BERT_FRAME = Frame("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 $B:1 {eos}:1")
+
+
+class Exported(NamedTuple):
+    """A run as a pretrained model, for other libraries.
+
+    settings  of its network
+    frame     in which its task passes texts to it; None: as they are
+    longest   symbols to which its tokeniser cuts texts, if it does
+    """
+
+    settings: Any
+    frame: Frame | None = None
+    longest: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How examples become numbers and back: a kind for each part of the input, and a form."""
+    """A codec of examples into numbers and back: a kind for each part of the input, and a form."""
 
     inputs: Mapping[str, Any]  # of Kind; a task knows which
     form: Any  # of Form
@@ -157,13 +183,13 @@ class Codec:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many different numbers each column of symbols may have."""
+        """The number of different numbers that each column of symbols may have."""
         symbols = {n: int(kind.size) for n, kind in self.inputs.items() if not kind.width}
         return {**symbols, **self.form.sizes}
 
     @property
     def widths(self) -> dict[str, int]:
-        """How many real numbers a position has, in the columns that have such."""
+        """The number of real numbers at a position, in the columns that have such."""
         return {name: kind.width for name, kind in self.inputs.items() if kind.width}
 
     def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
@@ -191,7 +217,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What training reads."""
+    """Prepared data that training reads."""
 
     codec: Codec
     train: Corpus
@@ -200,7 +226,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What `heed evaluate` reports.
+    """The report of `heed evaluate`.
 
     scores  a dataclass of plain data, with `line()`: --json prints its fields
     told    the answer to each example, a line each, for --out
@@ -245,7 +271,7 @@ C = TypeVar("C", bound=Config)
 
 
 class Task(ABC, Generic[R, C]):
-    """What running needs to know of a task."""
+    """A task, for running."""
 
     name: ClassVar[str]
     about: ClassVar[str] = ""  # a line for `heed list tasks`
@@ -262,6 +288,7 @@ class Task(ABC, Generic[R, C]):
     watched: ClassVar[int] = 64  # examples whose attention each validation measures
     options: ClassVar[Sequence[str]] = ()  # of `predict`, beside those of decoding
     scoring: ClassVar[Sequence[str]] = ("out",)  # options of `evaluate`
+    adopts: ClassVar[Collection[tuple[str, str]]] = ()  # pretrained models: family and head
 
     # Before a run
 
@@ -322,7 +349,7 @@ class Task(ABC, Generic[R, C]):
         """Positions of an example of the training data at most; longer ones are dropped."""
         return None
 
-    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """Notes on a part that was read; `cut` examples were longer than the model reads."""
         longest = next(iter(codec.inputs.values())).longest
         long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
@@ -362,6 +389,18 @@ class Task(ABC, Generic[R, C]):
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """A start's weights under the names of this model."""
         return start.weights
+
+    def suits(self, settings: Any) -> bool:
+        """Whether a pretrained model of these settings was made for this task more than others."""
+        return True
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a pretrained model (running/loading.py)."""
+        raise NotImplementedError
+
+    def exported(self, config: C) -> Exported | None:
+        """A run as a pretrained model; None if other libraries have no such network."""
+        return None
 
     def batches(self, recipe: R, prepared: Prepared, *, shard: tuple[int, int], fixed: bool) -> Any:
         """Batches of each epoch, examples of similar length together."""
@@ -439,18 +478,18 @@ class Task(ABC, Generic[R, C]):
         decoding = getattr(config, "decoding", None)
         return None if decoding is None else changed(decoding, changes), best
 
-    def known(self) -> Sequence[str]:
+    def predict_options(self) -> Sequence[str]:
         """The options of `predict`."""
         decoding = self.form.decoding
         return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
 
-    def scores_by(self) -> Sequence[str]:
+    def evaluate_options(self) -> Sequence[str]:
         """The options of `evaluate`."""
         decoding = self.form.decoding
         return (*self.scoring, *(decoding.model_fields if decoding else ()))
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
-        """What of a file is given to `predict`: its lines; "-" is the standard input."""
+        """Inputs for `predict` in a file: its lines; "-" is the standard input."""
         return (text for _, text in read_lines(file))
 
     def of_line(self, codec: Codec, line: str) -> tuple[Any, ...]:
@@ -476,8 +515,10 @@ class Task(ABC, Generic[R, C]):
         """The figures of each mechanism in `heed compare`."""
         return self.form.figures
 
-    def only(self, options: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Refuse an option that this task does not have."""
+    def refuse_unknown(
+        self, options: Mapping[str, Any], known: Sequence[str], run: Any = None
+    ) -> None:
+        """Refuse an option that this task does not have, or that this run does not."""
         for name in options:
             if name not in known:
                 option = name.replace("_", "-")

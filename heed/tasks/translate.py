@@ -59,7 +59,7 @@ TOLD = 0.001  # from which share of unknown symbols on it is said
 
 
 class PairTokens(Tokens):
-    """How the text of both languages is cut into symbols."""
+    """Settings of how the text of both languages is cut into symbols."""
 
     kind: Kind = "bpe"
     size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in a vocabulary, at most.")
@@ -90,7 +90,7 @@ class Grammar(Settings):
 
 
 class Scoring(Settings):
-    """How translations are scored."""
+    """Settings of how translations are scored."""
 
     bleu_tokenize: measures.Tokenise | None = Field(
         None, description="sacreBLEU's tokeniser; null: by the script of the references"
@@ -98,7 +98,7 @@ class Scoring(Settings):
 
 
 class Data(Settings):
-    """Where the pairs come from: files, or the grammar."""
+    """The source of the pairs: files, or the grammar."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: Files | None = None
@@ -165,7 +165,7 @@ class TranslateConfig(Config):
 
 @dataclass
 class PairReport(Report):
-    """What became of the pairs of some files."""
+    """Counts of the pairs of some files, read and dropped."""
 
     files: str = ""
 
@@ -179,7 +179,7 @@ class PairReport(Report):
 
 
 class Translate(Task[TranslateRecipe, TranslateConfig]):
-    """What running needs to know of translation."""
+    """The task of translation, for running."""
 
     name = "translate"
     about = headline(sys.modules[__name__])
@@ -270,10 +270,10 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
         """Symbols of either side."""
         return recipe.data.longest
 
-    def told(self, part: str, report: PairReport, codec: Codec, cut: int) -> Iterator[str]:
+    def report_lines(self, part: str, report: PairReport, codec: Codec, cut: int) -> Iterator[str]:
         """A remark on a header, and what became of the pairs."""
         yield from report.remarks()
-        yield from super().told(part, report, codec, cut)
+        yield from super().report_lines(part, report, codec, cut)
 
     def noted(self, recipe: TranslateRecipe, prepared: Prepared) -> Iterator[str]:
         """For each side of which much is unknown, how much."""

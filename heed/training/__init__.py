@@ -1,1 +1,1 @@
-"""How weights move."""
+"""Training: the loop, its steps, and the settings of how weights move."""

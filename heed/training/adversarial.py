@@ -22,7 +22,7 @@ def twice() -> AbstractContextManager[None]:
 
 
 def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tensor:
-    """How the vectors of each text are to be moved; no gradient flows through it.
+    """The step by which to move the vectors of each text; no gradient flows through it.
 
     losses   one for each text, from a graph that is still needed, made within `twice`  B
     vectors  what the losses were computed from  B S E

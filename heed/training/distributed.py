@@ -35,7 +35,7 @@ if SEND_BUFFERS not in inspect.signature(DistributedDataParallel).parameters:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """Which of the processes this is; `Distributed()` stands for a single process."""
+    """The rank of this process among all; `Distributed()` stands for a single process."""
 
     rank: int = 0
     world: int = 1

@@ -21,7 +21,7 @@ class Facts(BaseModel):
 
 
 def checked(kind: type[Kind], found: Any, what: str) -> Kind:
-    """What a checkpoint holds, as the type that it should have."""
+    """A value from a checkpoint, as the type that it should have."""
     try:
         return TypeAdapter(kind).validate_python(found, strict=True)
     except ValidationError as error:

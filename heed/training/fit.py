@@ -44,12 +44,12 @@ class Source(Protocol):
         """The batches of an epoch from place `start` on."""
 
     def count(self, number: int) -> int:
-        """How many batches that epoch has: as many at every process."""
+        """The number of batches in that epoch, the same at every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a step did. The tensors are still on the device: reading one waits for it."""
+    """The outcome of a step. The tensors are still on the device: reading one waits for it."""
 
     step: int  # from 1
     epoch: int  # from 0
@@ -78,14 +78,14 @@ def apart(settings: Training, batches: Source) -> int:
 
 
 def planned(settings: Training, batches: Source) -> int:
-    """How many steps there will be in all, if every epoch has as many batches as the first."""
+    """The number of steps in all, if every epoch has as many batches as the first."""
     whole = None if settings.epochs is None else settings.epochs * _steps(settings, batches)
     least = None if whole is None else max(whole, settings.least_steps or 0)
     return min(n for n in (least, settings.steps) if n is not None)
 
 
 def _steps(settings: Training, batches: Source) -> int:
-    """How many steps the first epoch has."""
+    """The number of steps in the first epoch."""
     return -(-batches.count(0) // settings.accumulate)
 
 

@@ -32,7 +32,7 @@ class Objective(Protocol):
     """The loss that a task gives the loop. One with buffers is an nn.Module, so they are saved."""
 
     def count(self, batch: Any) -> int:
-        """How many symbols the sum runs over, on the batch as it comes from the data."""
+        """The number of symbols that the sum runs over, on the batch as it comes from the data."""
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
         """The sum over the symbols of the batch."""
@@ -116,7 +116,7 @@ def misaligned(weight: Tensor, links: Tensor) -> Tensor:
 
 
 class SequenceObjective(nn.Module):
-    """What objectives over symbols share: a recipe's weights of each part, and a baseline."""
+    """The base of objectives over symbols: a recipe's weights of each part, and a baseline."""
 
     def __init__(self, settings: Training) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 
 
 class Progress(Facts):
-    """How far a run has come. The loop writes it; `judge` takes the scores of validations."""
+    """The progress of a run. The loop writes it; `judge` takes the scores of validations."""
 
     step: Count = 0
     epoch: Count = 0
@@ -56,12 +56,12 @@ class Progress(Facts):
 
     @property
     def skipped(self) -> int:
-        """How many steps moved nothing, in all. Reading it waits for the GPU."""
+        """The number of steps that moved nothing, in all. Reading it waits for the GPU."""
         return int(self._skips[0])
 
     @property
     def spoilt(self) -> int:
-        """How many of the last steps, in a row, moved nothing."""
+        """The number of last steps, in a row, that moved nothing."""
         return int(self._skips[1])
 
     def note(self, skipped: Tensor) -> None:
@@ -90,7 +90,7 @@ def gather(
     objective: Objective,
     distributed: Distributed | None = None,
 ) -> tuple[Tensors, dict[str, Any]]:
-    """What to save: tensors by group and name, and facts. Every process must call it.
+    """Gather what to save: tensors by group and name, and facts. Every process must call it.
 
     The tensors are no copies: save them before the next step.
     """
@@ -148,7 +148,7 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def _moments(model: nn.Module, optimiser: Optimizer) -> dict[str, dict[str, Tensor]]:
-    """What the optimiser keeps of each parameter that has moved, by name."""
+    """The optimiser's state of each parameter that has moved, by name."""
     state = {name: optimiser.state.get(p, {}) for name, p in model.named_parameters()}
     return {name: kept for name, kept in state.items() if kept}
 
@@ -228,7 +228,7 @@ def _load_progress(progress: Progress, facts: Mapping[str, Any]) -> None:
 
 
 def _by_rank(crew: Distributed, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What each process has of its own, as "rank.name"."""
+    """The tensors of each process's own, as "rank.name"."""
     every = {name: crew.collect(tensor) for name, tensor in mine.items()}
     return {f"{rank}.{name}": x for name, them in every.items() for rank, x in enumerate(them)}
 

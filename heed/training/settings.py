@@ -1,4 +1,4 @@
-"""What a recipe says about training. Each default exists here, and only here."""
+"""Settings of training in a recipe. Each default exists here, and only here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class Training(Settings):
-    """How weights move, and how often a run is validated, saved and logged."""
+    """Settings of how weights move, and how often a run is validated, saved and logged."""
 
     epochs: Steps | None = Field(None, description="passes over the data")
     steps: Steps | None = Field(None, description="the most steps, whatever else is given")

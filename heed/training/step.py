@@ -27,11 +27,11 @@ from heed.training.surprise import compiled
 
 
 class Batch(Protocol):
-    """What the loop itself knows of a batch; the rest is between data and objective."""
+    """A batch as the loop knows it; the rest is between data and objective."""
 
     @property
     def rows(self) -> Tensor:
-        """Which samples these are; negative for fillers.    B"""
+        """The numbers of the samples; negative for padding rows.    B"""
 
     def to(self, device: torch.device) -> Self:
         """This batch on another device, from pinned memory without waiting."""
@@ -42,7 +42,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step did; `figures` are means per symbol over all processes, "loss" among them."""
+    """The outcome of a step; `figures` are means per symbol over all processes, with "loss"."""
 
     figures: dict[str, Tensor]
     tokens: int

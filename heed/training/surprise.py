@@ -8,7 +8,7 @@ unless that is a symbol of the vocabulary, else a number below 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 PAD = 0
-HELD = {"cpu": 3 * 2**20}  # logits at a time: what a cache holds, and not many cuts
+HELD = {"cpu": 3 * 2**19}  # logits at a time: what a cache holds, and not many cuts
 HELD_ELSEWHERE = 2**22  # at least, what keeps a GPU busy; or as many as the output has weights
 
 
@@ -28,17 +28,8 @@ MOST_AT_ONCE = 2**30
 """How many logits are formed at once, where loss and gradients are compiled into one graph."""
 
 
-Judge = Callable[[Tensor, Tensor | None, Tensor, float, bool], tuple[Tensor, Tensor, Tensor]]
-"""Logits without their bias, the bias, the right symbols, smoothing, whether gradients are wanted
--> -log p of the right symbols, its mean over all symbols, the gradient of the bias. The logits are
-overwritten by their gradient.    n V, V, n -> n, n, V"""
-
-
 class Unformed(Protocol):
-    """What logits would be computed from: known · weightᵀ + bias.
-
-    It may have a `judge`, too: a `Judge` that is faster between the products, or None.
-    """
+    """The factors of logits that are not formed: known · weightᵀ + bias."""
 
     @property
     def known(self) -> Tensor:
@@ -87,8 +78,7 @@ def surprise_of(
         return total, nll.detach()
     inputs = [x for x in (known, weight, bias) if x is not None]
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    rows, judge = known.flatten(0, 1), getattr(unformed, "judge", None)
-    given = (rows, weight, bias, labels.flatten(), smoothing, none, learning, judge)
+    given = (known.flatten(0, 1), weight, bias, labels.flatten(), smoothing, none, learning)
     total, nll = _Surprise.apply(*given)  # type: ignore[no-untyped-call]
     return total, nll.view_as(labels)
 
@@ -132,7 +122,6 @@ class _Surprise(torch.autograd.Function):
         smoothing: float,
         none: int,
         learning: bool,
-        judge: Judge | None,
     ) -> tuple[Tensor, Tensor]:
         there = labels != none
         real = there.nonzero()[:, 0] if labels.is_cpu else None  # on a GPU this would wait
@@ -143,10 +132,7 @@ class _Surprise(torch.autograd.Function):
         cast = None if bias is None else bias.to(narrow)
         rows = _Rows.of(kept.to(narrow), weight.to(narrow), cast, right, there, smoothing)
         with _no_autocast(weight):
-            if judge is not None and narrow == weight.dtype == kept.dtype and len(kept):
-                rows.go(judge, learning)
-            else:
-                rows.go_plainly(learning)
+            rows.go(learning)
         if learning:
             d_known = _spread(rows.d_known, real, known).to(known.dtype)
             d_bias = None if bias is None else rows.d_bias.to(bias.dtype)
@@ -159,7 +145,7 @@ class _Surprise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if x is None else x * by.to(x.dtype) for x in ctx.saved_tensors)
-        return (*scaled, None, None, None, None, None)
+        return (*scaled, None, None, None, None)
 
 
 class _Rows(NamedTuple):
@@ -189,40 +175,20 @@ class _Rows(NamedTuple):
         """Rows of which none is done; the sums are float32 or wider."""
         (N, _), V, wide = known.shape, len(weight), _wide(known.dtype)
         total, nll = known.new_zeros((), dtype=wide), known.new_empty(N, dtype=wide)
-        d_weight = torch.empty_like(weight, dtype=wide)
+        d_weight = torch.zeros_like(weight, dtype=wide)
         sums = (total, nll, torch.empty_like(known), d_weight, total.new_zeros(V))
         return _Rows(known, weight, bias, right, there, smoothing, *sums)
 
-    def parts(self, tables: int) -> Iterator[slice]:
-        """Slices of like size, none small at the end; for `tables` tables of logits at a time."""
+    def parts(self) -> Iterator[slice]:
+        """Slices of like size, none small at the end."""
         N, V = len(self.known), len(self.weight)
         held = HELD.get(self.known.device.type, max(HELD_ELSEWHERE, self.weight.numel()))
-        size = max(1, -(-N // max(1, -(-N * V * tables // (2 * held)))))
+        size = max(1, -(-N // max(1, -(-N * V // held))))
         return (slice(i, i + size) for i in range(0, N, size))
 
-    def go(self, judge: Judge, learning: bool) -> None:
-        """Go through all rows, with `judge` between the products. Its twin is `go_plainly`."""
-        cuts = list(self.parts(tables=1))
-        room = self.known.new_empty(cuts[0].stop, len(self.weight))
-        for part in cuts:
-            known, right = self.known[part], self.right[part]
-            logits = torch.mm(known, self.weight.t(), out=room[: len(known)])
-            nll, even, d_bias = judge(logits, self.bias, right, self.smoothing, learning)
-            self.nll[part] = nll
-            self.total.add_(nll.sum(), alpha=1 - self.smoothing)
-            if self.smoothing:
-                self.total.add_(even.sum(), alpha=self.smoothing)
-            if learning:
-                self.d_bias.add_(d_bias)
-                torch.mm(logits, self.weight, out=self.d_known[part])
-                torch.addmm(
-                    self.d_weight, logits.t(), known, beta=int(part.start > 0), out=self.d_weight
-                )
-
-    def go_plainly(self, learning: bool) -> None:
-        """Go through all rows with PyTorch alone."""
-        self.d_weight.zero_()
-        for part in self.parts(tables=2):
+    def go(self, learning: bool) -> None:
+        """Go through all rows."""
+        for part in self.parts():
             p = self.judge(part)
             if learning:
                 self.learn(part, p)

@@ -168,7 +168,7 @@ class BarChart:
         return max([*values, self.full]) or 1.0
 
     def figures(self) -> list[list[str]]:
-        """How the values of each name are written: all of the chart with as many decimals."""
+        """The values of each name as text, all of the chart with as many decimals."""
         said = iter(draw.alike([value for bars in self.bars for value in bars.values]))
         return [[next(said) for _ in bars.values] for bars in self.bars]
 

@@ -107,7 +107,7 @@ def number(value: float) -> str:
 
 
 def others(count: int) -> str:
-    """How many there are beside those that are shown."""
+    """The number of others beside those that are shown."""
     return f"{count:,} other{'' if count == 1 else 's'}"
 
 

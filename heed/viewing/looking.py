@@ -72,7 +72,7 @@ class Look:
         return list(self.leading) or self.heads
 
     def drawn(self) -> list[Any]:
-        """What a terminal shows."""
+        """The pictures for a terminal."""
         if self.every:
             return [*self.weighed, *(HeatMap(panel) for panel in self.panels)]
         if self.weighed or self.leading:
@@ -80,7 +80,7 @@ class Look:
         return [SmallMaps(self.heads)] if self.heads else []
 
     def block(self, note: str = "", *, maps: bool = True) -> Said:
-        """What a page shows in a list; `maps` if no atlas follows."""
+        """The entry in a page's list; `maps` if no atlas follows."""
         weighed = self.weighed[0] if self.weighed else None
         panels = (self.leading or ([] if weighed else self.heads)) if maps else ()
         return Said(self.facts, weighed, panels, note or self.remark, self.answer)

@@ -83,7 +83,7 @@ def sink_mass(weight: ArrayLike, sinks: int = 1) -> Floats:
 
 
 def coverage(weight: ArrayLike) -> Floats:
-    """How much of the keys was covered, 0 to 1: the mean of the mass each received, at most 1.
+    """The coverage of the keys, 0 to 1: the mean of the mass each received, at most 1.
 
     The quantity inside the coverage penalty of Wu et al. (2016), §7.    ... T S -> ...
     """

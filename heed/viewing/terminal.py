@@ -34,7 +34,7 @@ WITHIN = "keys across, queries down"
 
 
 def axes_of(panel: Panel) -> str:
-    """What the axes of a panel are; a single row is one query for a whole text."""
+    """The axes of a panel, in words; a single row is one query for a whole text."""
     within = panel.rows == panel.columns or len(panel.rows) == 1
     return WITHIN if within else BETWEEN
 
@@ -152,7 +152,7 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        """How many columns are shown."""
+        """The number of columns that are shown."""
         return len(self.cells)
 
     def header(self, panel: Panel) -> Iterator[Text]:

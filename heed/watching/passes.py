@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from heed.records import Attended
 from heed.watching.hypotheses import join, keys, sizes
@@ -26,7 +26,7 @@ class WatchedPass(NamedTuple):
 
 
 def watched_passes(watched: Watched) -> Iterator[WatchedPass]:
-    """What was watched, one pass after the other: texts that were written, then all other calls.
+    """Watched calls, one pass after the other: texts that were written, then all other calls.
 
     A text has a pass for each hypothesis of its last step. Calls of one query that go on where the
     call before ended are steps of one pass.

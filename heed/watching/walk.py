@@ -8,7 +8,8 @@ with listen(model) as heard:  # the attentions of a whole model, by their paths
     model(batch)
 follow(heard["decoder.attention"], position=3).weight
 
-The numbers come from the mechanism's own parts, one after the other.
+The numbers are a trace of the reference (heed.attention.trace): this file only asks for that of one
+query, and says of each hidden key why it is hidden.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from heed.attention.memory import Memory
 from heed.attention.piecewise import of_some
 from heed.attention.watchable import Hook
 from heed.errors import Refused
-from heed.records import Attended, State
+from heed.records import Attended, Need, State
 from heed.visible import (
     Causal,
     Mask,
@@ -39,7 +40,6 @@ from heed.visible import (
     as_visible,
     conjuncts,
 )
-from heed.watching.stages import Step
 from heed.watching.walked import Asked, Walk, at_rest
 from heed.watching.watch import EAGER, Standing, present
 
@@ -149,8 +149,9 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     for name, number, count in (("row", row, B), ("head", head, H)):
         if not 0 <= number < count:
             raise Refused(f"there are {count} {name}s, counted from 0, and no {name} {number}")
-    _check_rest(mechanism)
-    memory, visible, position = call.memory, call.visible, call.position
+    if mechanism.is_random:  # a walk cannot repeat its draws
+        raise Refused("this attention is random in training mode; call .eval() first")
+    memory, visible = call.memory, call.visible
     if visible is not None:
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
@@ -160,7 +161,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     one = torch.tensor([row], device=call.query.device)
 
     def shown(start: int, stop: int) -> list[tuple[str, Tensor]]:
-        """What these queries alone may see, as tables, each with the reason why it hides.
+        """The tables of what these queries alone may see, each with the reason why it hides.
 
         -> broadcasts to 1 H n S
         """
@@ -169,41 +170,37 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
         tables = ((why, each.dense(some)) for why, each in parts)
         return [(why, x if x.shape[0] == 1 else x[row : row + 1]) for why, x in tables]
 
-    query, segments = call.query[row : row + 1], call.segments
-    segments = None if segments is None else segments[row : row + 1]
-    memory, state = memory.select(one), call.state.select(one)
-    if t and not mechanism.claims.is_row_wise and mechanism.claims.has_steps:
-        masks = [Mask(table.expand(-1, -1, t, -1)) for _, table in shown(0, t)]
-        state = mechanism.forward(
-            query[:, :, :t],
+    memory = memory.select(one)
+
+    def asked(start: int, stop: int, state: State | None, need: Need) -> Attended:
+        """The same call for some queries of the row alone."""
+        segments, position = call.segments, call.position
+        return mechanism.forward(
+            call.query[row : row + 1, :, start:stop],
             memory,
             state,
-            visible=all_of(masks),
-            segments=None if segments is None else segments[:, :t],
-            position=None if position is None else position.cut(row, 0, t),
-        ).state
+            visible=all_of(Mask(x.expand(-1, -1, stop - start, -1)) for _, x in shown(start, stop)),
+            need=need,
+            segments=None if segments is None else segments[row : row + 1, start:stop],
+            position=None if position is None else position.cut(row, start, stop),
+        )
+
+    state, claims = call.state.select(one), mechanism.claims
+    if t and claims.has_steps and not claims.is_row_wise:
+        state = asked(0, t, state, "context").state
     else:
         state = State(state.step + t, state.origin, state.slots)
-    step = Step(
-        mechanism,
-        query[:, :, t : t + 1],
-        memory,
-        state,
-        tuple(shown(t, t + 1)),
-        None if segments is None else segments[:, t : t + 1],
-        None if position is None else position.cut(row, t, t + 1),
-    )
+    reasons = ["" if there else "padding" for there in memory.exists[0].tolist()]
+    for why, table in shown(t, t + 1):
+        seen = table.expand(1, H, 1, memory.S)[0, head, 0].tolist()
+        reasons = [told or ("" if ok else why) for told, ok in zip(reasons, seen, strict=True)]
+    trace = asked(t, t + 1, state if claims.has_steps else None, "trace").trace
+    found = Walk.of(trace, head, state.step, state.step + state.origin, reasons)
     computed = None if call.context is None else call.context[row, head, t]
-    return at_rest(replace(step.walk(head), computed=computed))
-
-
-def _check_rest(mechanism: Mechanism) -> None:
-    """Refuse parts that draw at random: a walk cannot repeat their draws."""
-    if mechanism.is_random:
-        raise Refused("this attention is random in training mode; call .eval() first")
+    return at_rest(replace(found, computed=computed))
 
 
 def _why(visible: Visible) -> str:
-    """Why a predicate hides what it hides."""
+    """The reason why a predicate hides keys."""
     whys = {Causal: "later position", Window: "outside the window", Packed: "another text"}
     return whys.get(type(visible), "masked")

@@ -1,8 +1,8 @@
-"""What was walked: the calls that were heard, and one query's way through its stages."""
+"""The record of a walk: the calls that were heard, and one query's way through its stages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.attention.catalogue import CATALOGUE
+from heed.attention.catalogue import CATALOGUE, DEFAULTS
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
+from heed.attention.score import per_head
+from heed.attention.trace import Blended, Grouped, Trace, Traces
 from heed.records import State
 from heed.visible import Visible
 
@@ -85,10 +87,64 @@ class Walk:
     share: float | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
+    @staticmethod
+    def of(trace: Traces, head: int, step: int, place: int, reasons: Sequence[str]) -> Walk:
+        """The way of the one query of a trace in one head.
+
+        reasons  why the call or the memory hides a key; "" where they do not    S
+        """
+        if isinstance(trace, Blended):
+            one, two = (Walk.of(lane, head, step, place, reasons) for lane in trace.lanes)
+            return _blended(trace, head, one, two)
+        if isinstance(trace, Grouped):
+            lane, own = 0, head
+            while own >= trace.heads[lane]:
+                own -= trace.heads[lane]
+                lane += 1
+            return replace(Walk.of(trace.lanes[lane], own, step, place, reasons), head=head)
+        H = trace.q.shape[1]
+
+        def of(x: Tensor) -> Tensor:  # 1|B H|1 1 N
+            return x.expand(1, H, 1, -1)[0, head, 0]
+
+        def one_of(x: Tensor | float) -> float:  # 1|B H|1 1
+            return float(x.expand(1, H, 1)[0, head, 0] if isinstance(x, Tensor) else x)
+
+        k, v = (per_head(x, H)[0, head] for x in (trace.k, trace.v))
+        weight = of(trace.weight)
+        return Walk(
+            trace.parts,
+            head,
+            step,
+            place,
+            of(trace.q),
+            k,
+            v,
+            of(trace.energy),
+            _hidden(trace, [True] * len(k) if trace.ok is None else of(trace.ok).tolist(), reasons),
+            of(trace.normal),
+            weight,
+            of(trace.reported),
+            weight[:, None] * v,
+            _spans(trace, len(k)),
+            past=None if trace.past is None else of(trace.past),
+            bias=None if trace.bias is None else of(trace.bias),
+            gain=None if trace.gain is None else of(trace.gain),
+            before={name: of(x[:, :, None]) for name, x in trace.stood.items()},
+            facts={name: one_of(x) for name, x in trace.facts.items()},
+            context=None if trace.context is None else of(trace.context),
+            own=trace.formulas,
+        )
+
     @property
     def name(self) -> str:
         """The mechanism's name by the grammar of names, with its defaults."""
         return "/".join(self.parts.values())
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the reach is another than the usual one."""
+        return self.parts["reach"] != DEFAULTS["reach"]
 
     @property
     def formulas(self) -> dict[str, str]:
@@ -125,6 +181,56 @@ class Walk:
         away = "" if self.difference is None else f"; largest difference {self.difference:.1e}"
         title = escape(f"{self.name} · head {self.head} · step {self.step}{away}")
         return f"<table><caption>{title}</caption><tr>{heads}</tr>{lines}</table>"
+
+
+def _blended(trace: Blended, head: int, one: Walk, two: Walk) -> Walk:
+    """Both lanes, and the gate between them."""
+    assert one.context is not None
+    assert two.context is not None
+    share = float(trace.share[0, head, 0, 0])
+    weight = share * one.reported + (1 - share) * two.reported
+    n = len(weight)  # blocks of keys, which a lane may have, are shared out among their keys
+    v = trace.v[0, head].where(weight[:, None] != 0, 0)
+    return replace(
+        one,
+        parts={**one.parts, "reach": trace.name},
+        k=one.k[:n],
+        v=v,
+        energy=one.energy[:n],
+        normal=one.normal[:n],
+        hidden=tuple(x and y for x, y in zip(one.hidden, two.hidden, strict=False))[:n],
+        spans=one.spans[:n],
+        past=None,
+        bias=None,
+        gain=None,
+        before={},
+        weight=weight,
+        reported=weight,
+        weighted=weight[:, None] * v,
+        context=share * one.context + (1 - share) * two.context,
+        facts={"gate": share},
+        lanes=(one, two),
+        share=share,
+    )
+
+
+def _hidden(trace: Trace, ok: Sequence[bool], reasons: Sequence[str]) -> tuple[str, ...]:
+    """The reasons why columns may not be looked at."""
+    blocks = len(ok) > trace.S + trace.sinks
+    far = "pooled in its block" if blocks else "outside the window"
+    whys = (*(why or far for why in reasons), *[""] * trace.sinks)
+    whys += ("not all visible, or near",) * (len(ok) - len(whys))
+    return tuple("" if seen else why for seen, why in zip(ok, whys, strict=True))
+
+
+def _spans(trace: Trace, columns: int) -> tuple[tuple[int, int], ...]:
+    """The places that each column stands for."""
+    S, size = trace.S, trace.block
+    return (
+        *((s, s + 1) for s in range(S)),
+        *((-1, -1) for _ in range(trace.sinks)),
+        *((n * size, min(S, (n + 1) * size)) for n in range(columns - S - trace.sinks)),
+    )
 
 
 def at_rest(walked: Walk) -> Walk:

@@ -137,7 +137,7 @@ def test_the_best_are_ordered_and_differ() -> None:
         told = worker.form.as_json(best)
         assert told["source"] == best[0].source
         assert told["answers"] == [{"text": b.text, "log_prob": b.log_prob} for b in best]
-    with pytest.raises(Refused, match="--best 2"):
+    with pytest.raises(Refused, match="greedy search has one answer, not 2"):
         written(worker, ["a b c"], GREEDY, best=2)
 
 
@@ -165,8 +165,13 @@ def test_a_sample_depends_on_the_seed_and_the_number_of_its_input_alone() -> Non
         ({}, {}, 1, None),
         ({"best": 3}, {"method": "beam"}, 3, None),
         ({"samples": 3, "seed": 2}, {"method": "sample", "seed": 2}, 3, None),
-        ({"best": 2, "method": "sample"}, {}, 0, "--best 2 needs --method beam, not sample"),
-        ({"samples": 2, "method": "beam"}, {}, 0, "--samples 2 needs --method sample, not beam"),
+        (
+            {"best": 2, "method": "sample"},
+            {},
+            0,
+            "--best 2 needs --method beam; to sample: --samples 2",
+        ),
+        ({"best": 2, "method": "greedy"}, {}, 0, "beam; greedy search has one answer"),
         ({"best": 2, "samples": 2}, {}, 0, "--best 2 is for beam search, --samples 2 for samp"),
         ({"best": 1001}, {}, 0, "--best is 1000 at most"),
     ],

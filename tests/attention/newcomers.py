@@ -7,7 +7,7 @@ to one, and a reach with a gain.
 import torch
 from torch import Tensor, nn
 
-from heed.attention.align import Align, Aligned
+from heed.attention.align import Align
 from heed.attention.catalogue import CATALOGUE, Entry
 from heed.attention.memory import Memory
 from heed.attention.reach import Reach, Reached
@@ -20,6 +20,7 @@ class Squared(Score):
     """-β |q - k|²"""
 
     name = family = "new-score"
+    claims = Claims()
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
         super().__init__()
@@ -27,10 +28,9 @@ class Squared(Score):
         self.kept_width = key
         self.log_beta = nn.Parameter(torch.zeros(heads, 1, 1))
 
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         away = q[:, :, :, None] - per_head(memory.k, q.shape[1])[:, :, None]
-        energy = -self.log_beta.to(q.dtype).exp() * away.square().sum(-1)
-        return energy if hint is None else energy + hint[..., 0]
+        return -self.log_beta.to(q.dtype).exp() * away.square().sum(-1)
 
 
 class Logistic(Align):
@@ -39,16 +39,16 @@ class Logistic(Align):
     name = "new-align"
     claims = Claims(mass="any")
 
-    def forward(self, energy: Tensor, ok: Tensor | None, before: object, query: Tensor) -> Aligned:
+    def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
         weight = torch.sigmoid(energy)
-        return Aligned(weight if ok is None else weight.where(ok, 0))
+        return weight if ok is None else weight.where(ok, 0)
 
 
 class Fading(Reach):
     """exp(-(s - t)² / 2 window²)"""
 
     name = "new-reach"
-    claims = Claims(mass="at most one")
+    claims = Claims(ignores_place=False, sees_all=False, mass="at most one")
 
     def __init__(self, *, window: int = 3) -> None:
         super().__init__()

@@ -3,6 +3,10 @@
 Each claim by which other code takes a shorter way is compared with what the mechanism does.
 """
 
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +14,15 @@ import torch
 from torch import Tensor
 
 import heed
+from heed.attention.align import Align
 from heed.attention.catalogue import CATALOGUE
+from heed.attention.mechanism import Lanes, Mechanism
+from heed.attention.part import Part
+from heed.attention.past import Past
 from heed.attention.position import ALiBi, Rotary
+from heed.attention.reach import Reach
+from heed.attention.read import Read
+from heed.attention.score import Score
 from tests.attention.cases import ALONE, FIRST, INSIDE, Case, close, every, main, small
 
 SINGLE = [case for case in ALONE if len(case.words) == 1]
@@ -114,3 +125,119 @@ def test_what_draws_only_with_noise_or_dropout() -> None:
     assert heed.Attention("dot", query=4, dropout=0.1).mechanism.is_random
     assert heed.Attention("mixed", query=4, dropout=0.1).mechanism.is_random
     assert not heed.Attention("mixed", query=4).mechanism.is_random
+
+
+# What some rooms call by the same word as a part.
+OTHERWISE = {
+    "answers/": {"sample"},
+    "attention/hooks.py": {"forward"},
+    "cli/": {"sample"},
+    "decoding/": {"sample"},
+    "integrations/": {"softmax"},
+    "kernels/": {"forward"},
+    "running/": {"sample"},
+    "tasks/": {"sample"},
+    "training/": {"cosine"},
+    "viewing/": {"coverage", "static"},
+}
+
+# What kernels compute, and what architectures and their files on disk are defined by.
+DEFINED = {
+    "kernels/additive/": {"additive"},
+    "kernels/banded.py": {"dot"},
+    "kernels/choose.py": {"additive"},
+    "kernels/refusing.py": {"additive", "blend", "dot", "softmax"},
+    "kernels/scan/": {"forced-forward", "forward", "mixture-window", "monotonic"},
+    "kernels/sdpa.py": {"dot"},
+    "kernels/single.py": {"dot"},
+    "kernels/statistics/": {"dot"},
+    "kernels/window/": {"dot"},
+    "models/layouts/layout.py": {"scaled-dot"},
+    "models/layouts/xlnet.py": {"relative"},
+    "models/recurrent_settings.py": {"additive", "general"},
+    "models/xlnet_settings.py": {"Relative"},
+}
+
+# Where mechanisms are put together.
+BUILT = {
+    "attention/mechanism.py": {"Blend", "Blind", "Global", "OrEverything", "ScaledDot", "Softmax"},
+    "attention/naming.py": {"Mixed"},
+    "models/transformer_settings.py": {"HeadGroups"},
+}
+
+HEED = Path(heed.__file__).parent
+KINDS = (Part, Mechanism)
+
+
+def concrete(kind: type) -> Iterator[type]:
+    """heed's classes of parts and mechanisms that are not the base of a slot."""
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("heed.attention."):
+            if each not in (Score, Past, Reach, Align, Read, Lanes):
+                yield each
+            yield from concrete(each)
+
+
+CLASSES = {each.__name__: each for kind in KINDS for each in concrete(kind)}
+
+
+def defaults(tree: ast.AST) -> set[int]:
+    """The literals that are a default: of an argument, or of a setting."""
+    found: list[ast.AST | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            found += [*node.args.defaults, *node.args.kw_defaults]
+        if isinstance(node, ast.AnnAssign):
+            found.append(node.value)
+    return {id(node) for node in found if isinstance(node, ast.Constant)}
+
+
+def told_apart(source: str) -> Iterator[str]:
+    """The names and classes of parts that a source mentions."""
+    tree = ast.parse(source)
+    usual = defaults(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in CATALOGUE and id(node) not in usual:
+            yield str(node.value)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("heed.attention"):
+            yield from (each.name for each in node.names if each.name in CLASSES)
+        if isinstance(node, ast.Attribute) and node.attr in CLASSES:
+            yield node.attr
+
+
+def allowed(file: Path) -> set[str]:
+    """What a file may mention: its own parts, what its room means otherwise, and the lists."""
+    path = file.relative_to(HEED).as_posix()
+    own = [each for each in CLASSES.values() if inspect.getfile(each) == str(file)]
+    names = {name for name, entry in CATALOGUE.items() if entry.part in own}
+    lists = (OTHERWISE, DEFINED, BUILT)
+    found = [words for each in lists for where, words in each.items() if path.startswith(where)]
+    return names.union({each.__name__ for each in own}, *found)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in sorted(HEED.rglob("*.py")) if file.name != "catalogue.py"],
+    ids=lambda file: file.relative_to(HEED).as_posix(),
+)
+def test_no_other_code_knows_a_mechanism(file: Path) -> None:
+    """It asks for claims, or a method of the part, so that a new part is known as well."""
+    strange = set(told_apart(file.read_text("utf8"))) - allowed(file)
+    assert not strange, f"{strange}: let the part's claims say what is asked here"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("if mechanism.reach.name == 'local-p': ...", {"local-p"}),
+        ("NAMES = frozenset({'softmax', 'entmax'})", {"softmax", "entmax"}),
+        ("from heed.attention.reach import Global, Reach", {"Global"}),
+        ("from heed.attention import reach\nx = reach.LocalP", {"LocalP"}),
+        ("from heed.attention.mixed import Mixed", {"Mixed"}),
+        ("def attend(mechanism: str = 'scaled-dot') -> None: ...", set()),
+        ("attention: str = 'additive'", set()),
+        ("'''dot'''\nfrom heed.models.reading import Static\nx = 'dots'", {"dot"}),
+    ],
+)
+def test_what_tells_mechanisms_apart_is_found(source: str, named: set[str]) -> None:
+    assert set(told_apart(source)) == named

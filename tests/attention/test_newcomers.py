@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FILES = ("catalogue", "contracts", "gradients", "align", "score", "attending", "functional",
-         "walking", "learning", "synonyms")  # fmt: skip
+FILES = ("catalogue", "claims", "contracts", "gradients", "align", "score", "attending",
+         "functional", "learning", "synonyms", "trace")  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tests_over_the_catalogue_take_a_new_name_as_it_is() -> None:
     files = [str(HERE / f"test_{name}.py") for name in FILES]
+    files.append(str(HERE.parent / "watching" / "test_walk.py"))
     only = "new-score or new-align or new-reach"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.attention.newcomers", *files]
     done = subprocess.run(

@@ -30,8 +30,8 @@ class Double(Blend):
 
 
 class Opposite(ScaledDot):
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        return -super().energy(q, memory, places, hint)
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
+        return -super().energy(q, memory, places)
 
 
 class Turned(Score):
@@ -42,12 +42,12 @@ class Turned(Score):
 
 
 class Flat(Score):
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         return (q @ memory.k.mT).sum(-1)
 
 
 class Far:
-    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+    def energy(self, q: Tensor, memory: Memory, places: Places) -> Tensor:
         return -torch.cdist(q, memory.k)
 
 

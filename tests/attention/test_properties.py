@@ -242,7 +242,7 @@ def examples(
     T = draw(st.integers(1, 7)) if claims(name).takes_several else 1
     M, K, R = (draw(st.integers(1, 7)) for _ in "MKR")
     score = Case(name).parts["score"]
-    if not any(CATALOGUE[word].blind for word in WORDS[name]):
+    if claims(name).uses_energies:
         K = K if takes(score, M, K, K) else M
         R = R if takes(score, M, K, R) else K
     dtypes = (DOUBLE,) if steady and WORDS[name] & JUMPS else DTYPES

@@ -79,9 +79,7 @@ def test_only_wrong_translations_are_marked_as_wrong(result: Demo) -> None:
 
 
 def test_text_is_never_read_as_markup(result: Demo) -> None:
-    hostile = replace(
-        result.shown[0], translation=replace(result.shown[0].translation, text="[red]i[/]")
-    )
+    hostile = replace(result.shown[0], text="[red]i[/]")
     assert "→ [red]i[/]" in printed(replace(result, shown=[hostile, *result.shown[1:]]))
 
 

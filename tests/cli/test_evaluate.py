@@ -47,7 +47,7 @@ def files(writer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "a.zh": [row["source"] for row in rows],
         "a.en": [row["target"] for row in rows],
         "a.jsonl": [json.dumps({key: row[key] for key in ("source", "target")}) for row in rows],
-        "a.links": [pharaoh(row["links"]) for row in rows],
+        "a.links": [pharaoh(row["gold"]) for row in rows],
     }
     for name, lines in texts.items():
         data = "".join(f"{line}\n" for line in lines).encode()

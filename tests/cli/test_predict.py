@@ -96,7 +96,7 @@ def test_several_answers_need_a_beam(command: Callable[..., Any], writer: Path) 
     for words in (["--method", "greedy"], ["--temperature", "0.5"]):
         done = command("predict", str(writer), *words, "--best", "2")
         assert (done.code, done.out) == (2, "")
-        assert "--best 2 needs a beam; " in done.err
+        assert "--best 2 needs --method beam; " in done.err
 
 
 def test_more_answers_than_a_beam_has_are_refused(

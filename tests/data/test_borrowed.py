@@ -1,5 +1,7 @@
 """Vocabularies of pretrained models with the interface of heed's own."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -9,10 +11,14 @@ from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
-from heed.tasks.cutting import labels
+from heed.viewing.pieces import labels as marked
 
 BERT = ["the", "[SEP]", "cat", "[PAD]", "##s", "[CLS]", "[MASK]", "a", "[UNK]", "sat"]
 ROLES = {"sep": 1, "pad": 3, "cls": 5, "mask": 6, "unk": 8}
+
+
+def labels(words: Renumbered, ids: Sequence[int]) -> list[str]:
+    return marked(words.spelt(ids))
 
 
 def bert() -> Vocabulary:

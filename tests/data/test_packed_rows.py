@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.data.batches import FILLER
-from heed.data.packed_rows import Packed
+from heed.data.packed_rows import PackedRows
 from heed.errors import Refused
 
 STREAM = np.arange(11, 20, dtype=np.uint16)  # nine symbols
@@ -19,7 +19,7 @@ def rows_of(packed, number=0, start=0):
 
 
 def test_rows_across_borders_by_hand():
-    packed = Packed(STREAM, length=4, rows=1, seed=0, shuffle=False)
+    packed = PackedRows(STREAM, length=4, rows=1, seed=0, shuffle=False)
     assert packed.count(0) == 2
     assert list(rows_of(packed)) == [
         ([11, 12, 13, 14], [12, 13, 14, 15]),
@@ -29,7 +29,7 @@ def test_rows_across_borders_by_hand():
 
 def test_rows_within_documents_by_hand():
     borders = np.array([0, 5, 6, 6, 9])  # one document of one symbol, one empty
-    packed = Packed(STREAM, length=3, rows=2, seed=0, borders=borders, shuffle=False)
+    packed = PackedRows(STREAM, length=3, rows=2, seed=0, borders=borders, shuffle=False)
     (first, second) = packed.epoch(0)
     assert first.tokens["text"].tolist() == [[11, 12, 13], [14, 0, 0]]
     assert first.tokens["labels"].tolist() == [[12, 13, 14], [15, 0, 0]]
@@ -40,28 +40,30 @@ def test_rows_within_documents_by_hand():
 
 
 def test_consecutive_rows_by_hand():
-    packed = Packed(STREAM, length=2, rows=2, seed=0, shuffle=False, onward=True)
+    packed = PackedRows(STREAM, length=2, rows=2, seed=0, shuffle=False, onward=True)
     assert [batch.rows.tolist() for batch in packed.epoch(0)] == [[0, 4], [2, 6]]
     assert [batch.rows.tolist() for batch in packed.epoch(0, 1)] == [[2, 6]]
-    few = Packed(STREAM, length=3, rows=5, seed=0, shuffle=False, onward=True)
+    few = PackedRows(STREAM, length=3, rows=5, seed=0, shuffle=False, onward=True)
     assert [batch.rows.tolist() for batch in few.epoch(0)] == [[0, 3]]
     for epoch in range(3):  # in each epoch another cut, and each process has its own lanes
-        far = Packed(np.arange(100), length=7, rows=3, seed=1, onward=True, shard=(1, 2))
+        far = PackedRows(np.arange(100), length=7, rows=3, seed=1, onward=True, shard=(1, 2))
         (rows,) = torch.stack([batch.rows for batch in far.epoch(epoch)], 1)
         assert set(rows.diff().tolist()) == {7}
     with pytest.raises(Refused, match="cross the borders"):
-        Packed(STREAM, length=2, rows=2, seed=0, borders=np.array([0, 9]), onward=True)
+        PackedRows(STREAM, length=2, rows=2, seed=0, borders=np.array([0, 9]), onward=True)
 
 
 def test_each_epoch_and_seed_is_cut_differently():
     stream = np.arange(1000)
-    packed = Packed(stream, length=7, rows=8, seed=5)
+    packed = PackedRows(stream, length=7, rows=8, seed=5)
     starts = [{int(r) % 7 for b in packed.epoch(e) for r in b.rows} for e in range(30)]
     assert all(len(phase) == 1 for phase in starts)
     assert len(set.union(*starts)) == 7
-    other = Packed(stream, length=7, rows=8, seed=6)
+    other = PackedRows(stream, length=7, rows=8, seed=6)
     assert list(rows_of(packed, 3)) != list(rows_of(other, 3))
-    assert list(rows_of(packed, 3)) == list(rows_of(Packed(stream, length=7, rows=8, seed=5), 3))
+    assert list(rows_of(packed, 3)) == list(
+        rows_of(PackedRows(stream, length=7, rows=8, seed=5), 3)
+    )
 
 
 streams = st.lists(st.integers(0, 30), min_size=1, max_size=8)  # lengths of documents
@@ -75,9 +77,9 @@ def test_every_label_comes_once_within_documents(sizes, length, rows, world, fix
     kept = {"length": length, "rows": rows, "seed": 2, "borders": borders, "fixed": fixed}
     if max(sizes) < 2:
         with pytest.raises(Refused):
-            Packed(stream, **kept)
+            PackedRows(stream, **kept)
         return
-    whole = Packed(stream, **kept)
+    whole = PackedRows(stream, **kept)
     batches = list(whole.epoch(1))
     assert len(batches) == whole.count(1)
     labels = torch.cat([b.tokens["labels"].flatten() for b in batches])
@@ -89,7 +91,7 @@ def test_every_label_comes_once_within_documents(sizes, length, rows, world, fix
     assert torch.equal(texts + (texts > 0), labels)  # the numbers of the stream are consecutive
     if fixed:
         assert {tuple(b.tokens["text"].shape) for b in batches} == {(rows, length)}
-    shards = [list(Packed(stream, **kept, shard=(r, world)).epoch(1)) for r in range(world)]
+    shards = [list(PackedRows(stream, **kept, shard=(r, world)).epoch(1)) for r in range(world)]
     for i, batch in enumerate(batches):
         together = torch.cat([shard[i].rows for shard in shards])
         assert sorted(together[together != FILLER].tolist()) == sorted(
@@ -103,9 +105,9 @@ def test_whole_rows_lose_less_than_a_row_and_resuming_gives_the_same(size, lengt
     stream = np.arange(1, size + 1)
     if size <= length:
         with pytest.raises(Refused, match="too few"):
-            Packed(stream, length=length, rows=rows, seed=1)
+            PackedRows(stream, length=length, rows=rows, seed=1)
         return
-    packed = Packed(stream, length=length, rows=rows, seed=1)
+    packed = PackedRows(stream, length=length, rows=rows, seed=1)
     found = list(rows_of(packed, 4))
     texts = [symbol for text, _ in found for symbol in text]
     assert len(set(texts)) == len(texts) == len(found) * length
@@ -115,10 +117,10 @@ def test_whole_rows_lose_less_than_a_row_and_resuming_gives_the_same(size, lengt
 
 
 def test_a_filled_batch_has_rows_of_padding():
-    packed = Packed(STREAM, length=4, rows=3, seed=0, fixed=True)
+    packed = PackedRows(STREAM, length=4, rows=3, seed=0, fixed=True)
     (batch,) = packed.epoch(0)
     filler = batch.rows == FILLER
-    assert int(filler.sum()) == 3 - len(list(rows_of(Packed(STREAM, length=4, rows=3, seed=0))))
+    assert int(filler.sum()) == 3 - len(list(rows_of(PackedRows(STREAM, length=4, rows=3, seed=0))))
     assert not batch.tokens["text"][filler].any()
     assert not batch.tokens["labels"][filler].any()
     assert (batch.lengths["text"][filler] == 1).all()
@@ -127,13 +129,13 @@ def test_a_filled_batch_has_rows_of_padding():
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"rows": 0}, {"seed": -1}, {"shard": (2, 2)}])
 def test_impossible_batches_are_refused(wrong):
     with pytest.raises(Refused):
-        Packed(STREAM, **{"length": 4, "rows": 1, "seed": 0, **wrong})
+        PackedRows(STREAM, **{"length": 4, "rows": 1, "seed": 0, **wrong})
 
 
 def test_a_memory_mapped_stream_is_not_copied(tmp_path):
     path = tmp_path / "stream"
     STREAM.tofile(path)
     mapped = np.memmap(path, np.uint16, "r")
-    packed = Packed(mapped, length=4, rows=1, seed=0)
+    packed = PackedRows(mapped, length=4, rows=1, seed=0)
     assert np.shares_memory(packed.stream, mapped)
     assert next(rows_of(packed))[1]

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from heed.decoding import Hypothesis, beam, greedy
 from heed.decoding.ranking import candidates, top
-from heed.decoding.stepping import Choices
+from heed.decoding.stepper import Choices
 from heed.errors import HeedError, Refused, ShapeError
 from tests.decoding.toys import BEGIN, END, Prefixes, Table, Toy, ToyStep
 

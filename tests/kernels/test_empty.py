@@ -19,9 +19,7 @@ from heed.kernels.additive.plan import Plan
 from heed.kernels.cell import native as cell
 from heed.kernels.choose import NAMES, off
 from heed.kernels.linear import native as linear
-from heed.kernels.look import native as look
 from heed.kernels.scan import native as scan
-from heed.kernels.surprise import native as surprise
 
 needs_library = pytest.mark.skipif(native.missing() is not None, reason=native.missing() or "")
 
@@ -162,18 +160,6 @@ def test_mixtures_of_windows() -> None:
 
 
 @needs_library
-def test_looks_of_one_query() -> None:
-    for N, S, D, R, hides in product((0, 5), (0, 3), (0, 4), (0, 6), (False, True)):
-        q, k, v = torch.randn(N, 1, D), torch.randn(N, S, D), torch.randn(N, S, R)
-        hidden = torch.zeros(N, 1, S, dtype=torch.bool) if hides else None
-        context, weight = look.ahead(q, k, v, hidden, 1.0)
-        torch.testing.assert_close(context, torch.bmm((q @ k.mT).softmax(-1), v))
-        by_energy, by_q = look.back(torch.ones_like(context), k, v, weight, 1.0)
-        assert by_energy.shape == weight.shape
-        assert by_q.shape == q.shape
-
-
-@needs_library
 def test_linear_maps() -> None:
     for rows, N, K, L in product((0, 7), (0, 18), (0, 5), (None, 0, 3)):
         weight, x = torch.randn(N, K), torch.randn(rows, K)
@@ -217,14 +203,3 @@ def test_steps_of_a_gru() -> None:
         by_h, by_fed = cell.back(states[1:], states[:-1], kept, by_x, by_gates, by)
         assert by_h.shape == (N, B, H)
         assert by_fed.shape == (B, 0)
-
-
-@needs_library
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_cross_entropy(dtype: torch.dtype) -> None:
-    for n, V, learning in product((1, 20), (1, 9), (False, True)):
-        logits, right = torch.randn(n, V), torch.randint(V, (n,), dtype=dtype)
-        want = torch.nn.functional.cross_entropy(logits, right.long(), reduction="none")
-        nll, _, by_bias = surprise.judge(logits.clone(), None, right, 0.0, learning)
-        torch.testing.assert_close(nll, want)
-        assert by_bias.shape == (V,)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from heed.attention import moving
+from heed.kernels import scan
 from heed.kernels.scan import operator
 
 pytest.importorskip("triton")
@@ -247,7 +248,7 @@ def test_the_parts_are_served_on_a_gpu(walk: str) -> None:
         "forced": lambda: moving.ForcedForward(),
     }[walk]()
     part = part.to(DEVICE)
-    assert moving._served(part, torch.zeros(1, 1, 1, 1, device=DEVICE))
+    assert scan.refusal_of(part.name, torch.float32, torch.device(DEVICE)) is None
     energy = torch.randn(2, 1, 9, 40, device=DEVICE, requires_grad=True)
     query = torch.randn(2, 1, 9, 4, device=DEVICE)
     ok = torch.rand(2, 1, 9, 40, device=DEVICE) > 0.3
@@ -257,6 +258,6 @@ def test_the_parts_are_served_on_a_gpu(walk: str) -> None:
         weight = f(energy.to(dtype), ok, None, query.to(dtype)).weight
         return torch.autograd.grad(weight.square().sum(), energy)[0]
 
-    slow = learnt(part, DOUBLE)  # in float64 it uses its own loop
-    for fast in (part, torch.compile(part, fullgraph=True)):
+    slow = learnt(part, DOUBLE)
+    for fast in (part.by_kernel, torch.compile(part.by_kernel, fullgraph=True)):
         torch.testing.assert_close(learnt(fast, torch.float32), slow, rtol=1e-4, atol=1e-5)

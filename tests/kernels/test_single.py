@@ -87,6 +87,25 @@ def test_a_row_that_sees_nothing_is_zero_with_zero_gradients() -> None:
     assert all((x.grad[1] == 0).all() and x.grad.isfinite().all() for x in (q, k, v))
 
 
+def test_a_query_of_nan_gives_nan_beside_hidden_keys_too() -> None:
+    q, k, v = drawn(1)
+    hidden = Keys(torch.arange(S) < torch.tensor([[5], [3], [2]]))
+    got = single.run(call(torch.full_like(q[:, :, :1], torch.nan), *share(k, v), hidden))
+    assert got.isnan().all()
+
+
+def test_a_mask_may_have_any_layout() -> None:
+    attend, keys = heed.Attention("dot", query=8, key=8), torch.randn(B, S, 8, requires_grad=True)
+    mask = (torch.rand(S, B) > 0.4).t()
+    mask[:, 0] = True
+    query = torch.randn(B, 1, 8)
+    for visible in (mask, mask.contiguous()):
+        got = Asking(attend, attend.remember(keys, visible=visible))(query, heed.State())
+        want = attend(query, attend.remember(keys.detach(), visible=mask), heed.State())
+        assert got.kernel == "single"
+        torch.testing.assert_close(got.context, want.context)
+
+
 def test_a_backward_pass_that_ended_early_leaves_nothing_behind() -> None:
     q, k, v = drawn(1)
     total = stepped(q, *share(k, v), None).sin().sum()

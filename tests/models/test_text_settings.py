@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import heed
 from heed.errors import HeedError, Refused, ShapeError
 from heed.kernels import native
-from heed.models import stepping
-from heed.models.native_stepping import NativeCarry
-from heed.models.stepping import GROWTH, PlainCarry
+from heed.models import plain_carry
+from heed.models.native_carry import NativeCarry
+from heed.models.plain_carry import GROWTH, PlainCarry
 from heed.models.text_settings import (
     BertSettings,
     GPT2Settings,
@@ -517,9 +517,9 @@ def test_it_learns_to_copy() -> None:
 def test_the_fast_path_refuses_parts_it_does_not_know() -> None:
     """Types and a norm of the embeddings are not among them."""
     net = writer()
-    assert stepping._plain(net)
+    assert plain_carry._plain(net)
     net.words.norm = nn.LayerNorm(16).eval()
-    assert not stepping._plain(net)
+    assert not plain_carry._plain(net)
 
 
 def poisoned(network: nn.Module, table: Tensor, ask: Any) -> list[list[Tensor]]:

@@ -12,8 +12,8 @@ import heed
 from heed.attention.grouping import head_groups
 from heed.errors import HeedError, Refused, UnknownName
 from heed.models.encoder_decoder import EncoderDecoder
-from heed.models.encoding import encode
-from heed.models.stepping import PlainCarry, regroup
+from heed.models.plain_carry import PlainCarry, regroup
+from heed.models.plain_encoder import encode
 from heed.models.transformer_settings import SIZES, TransformerSettings, build, build_decoder
 from heed.records import Need
 

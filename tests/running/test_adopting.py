@@ -14,6 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
+from heed.answers.hidden import HiddenObjective
 from heed.data.permutation import sees
 from heed.errors import Refused
 from heed.events import finish
@@ -22,7 +23,6 @@ from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
-from heed.running.stories.pretraining import HiddenWords
 from heed.storage import tensors
 from heed.training.settings import Training
 from heed.viewing.pieces import label
@@ -101,8 +101,8 @@ def test_gpt2_continues_texts_as_theirs(layout: str, tmp_path: Path) -> None:
         rules = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": words.eos_token_id}
         written = model.generate(ids, attention_mask=torch.ones_like(ids), **rules)[0]
         expected = words.decode(written[ids.shape[1] :], skip_special_tokens=True)
-        assert [each.text for each in answer.found] == [expected]
-    assert any(answer.found[0].text for answer in found)
+        assert [each.written for each in answer.found] == [expected]
+    assert any(answer.found[0].written for answer in found)
 
 
 def test_gpt2_scores_texts_as_theirs(tmp_path: Path) -> None:
@@ -124,8 +124,9 @@ def test_a_bidirectional_xlnet_fills_masks_as_theirs(tmp_path: Path) -> None:
     lines = ["the <mask> sat", "<mask> dog [MASK] .", "the cat", ""]
     found = answered(folder, lines, tmp_path, best=3)
     for line, answer in zip(lines[:2], found, strict=False):
-        before = open_run(folder, CPU).worker._coded(line)
-        ids = torch.from_numpy(open_run(folder, CPU).worker.tokeniser.order)[before][None]
+        kind: Any = open_run(folder, CPU).worker.kind
+        ((before,),) = kind.whole([line])
+        ids = torch.from_numpy(kind.pieces.order)[before][None]
         ids = torch.cat([ids, torch.tensor([[4, 3]])], 1)  # <sep> and <cls>
         hidden = ids == words.mask_token_id
         asks = torch.nn.functional.one_hot(hidden[0].nonzero()[:, 0], ids.shape[1])[None].float()
@@ -134,10 +135,10 @@ def test_a_bidirectional_xlnet_fills_masks_as_theirs(tmp_path: Path) -> None:
             logits = model(ids, perm_mask=hides, target_mapping=asks).logits[0]
         logits[:, : len(XLNET)], logits[:, len(words) :] = -torch.inf, -torch.inf
         shares, best = logits.softmax(-1).topk(3)
-        given = [share for named in answer.found.words for _, share in named]
+        given = [share for named in answer.found[0].words for _, share in named]
         assert given == pytest.approx(shares.flatten().tolist(), rel=1e-4)
         expected = [words.convert_ids_to_tokens(row) for row in best]
-        told = [[word for word, _ in named] for named in answer.found.words]
+        told = [[word for word, _ in named] for named in answer.found[0].words]
         assert told == [list(map(label, (w.replace("▁", " ") for w in row))) for row in expected]
     assert [answer.line() for answer in found[2:]] == ["the cat", ""]
     (shown,) = show(folder, ["the <mask>"], device="cpu")
@@ -151,7 +152,7 @@ def test_a_bidirectional_xlnet_fills_masks_as_theirs(tmp_path: Path) -> None:
 
 def test_a_unidirectional_xlnet_writes(tmp_path: Path) -> None:
     folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel", attn_type="uni")
-    assert open_run(folder, CPU).story.name == "language-model"
+    assert open_run(folder, CPU).task.name == "language-model"
     found = answered(folder, ["the cat sat"], tmp_path)
     assert len(found[0].found) == 1
 
@@ -170,7 +171,7 @@ def test_xlnet_continues_prompts_as_theirs_if_asked(tmp_path: Path) -> None:
         logits = model(ids, perm_mask=hides, target_mapping=asks).logits[0, 0, : len(words)]
     logits[[0, 1, 3, 4, 5, 6]] = -torch.inf
     best = words.decode([*ids[0, :-1].tolist(), int(logits.argmax())])
-    assert "the cat sat" + found[0].found[0].text == best
+    assert "the cat sat" + found[0].found[0].written == best
     assert len(found) == 2
     reconfigure(folder, attn_type="uni")
     (shown,) = show(folder, ["the cat"], device="cpu")
@@ -192,8 +193,8 @@ def test_bert_fills_masks_as_theirs(name: str, tmp_path: Path) -> None:
         logits[:, specials], logits[:, len(BERT) :] = -torch.inf, -torch.inf
         shares, ids = logits[coded.input_ids[0] == words.mask_token_id].softmax(-1).topk(3)
         expected = [words.convert_ids_to_tokens(row) for row in ids]
-        assert [[word for word, _ in named] for named in answer.found.words] == expected
-        given = [share for named in answer.found.words for _, share in named]
+        assert [[word for word, _ in named] for named in answer.found[0].words] == expected
+        given = [share for named in answer.found[0].words for _, share in named]
         assert given == pytest.approx(shares.flatten().tolist(), rel=1e-4)
     assert found[3].line() == ""
     (shown,) = show(folder, ["the [MASK]"], device="cpu")
@@ -207,7 +208,7 @@ def test_the_next_sentence_head_agrees_with_theirs(tmp_path: Path) -> None:
     with torch.no_grad():
         said = model(**words("the cat sat", "a cat .", return_tensors="pt"))
     expected = float(said.seq_relationship_logits.softmax(-1)[0, 0])
-    assert found.found.follows == pytest.approx(expected, rel=1e-4)
+    assert found.found[0].follows == pytest.approx(expected, rel=1e-4)
 
 
 def test_bert_is_evaluated_by_hidden_words(tmp_path: Path) -> None:
@@ -241,9 +242,8 @@ def test_texts_are_labelled_as_theirs(family: str, tmp_path: Path) -> None:
         shares = said.logits[0].softmax(-1)
         expected = {labels["id2label"][i]: float(share) for i, share in enumerate(shares)}
         assert answer.as_data()["label"] == max(expected, key=lambda label: expected[label])
-        assert open_run(folder, CPU).worker.label([text])[0].shares == pytest.approx(
-            expected, rel=1e-4
-        )
+        ((judged,),) = open_run(folder, CPU).worker.answers([(text,)])
+        assert judged.shares == pytest.approx(expected, rel=1e-4)
     (tmp_path / "rows.tsv").write_text("".join(f"bad\t{text}\n" for text in TEXTS))
     scores = finish(evaluate(folder, [tmp_path / "rows.tsv"], device="cpu")).scores
     assert (scores.texts, list(scores.labels)) == (3, ["bad", "good", "so-so"])
@@ -269,7 +269,7 @@ def test_unsupported_requests_are_refused_in_one_line(server: Server, tmp_path: 
     (gone / "vocab.txt").write_text("".join(f"{w}\n" for w in BERT if w != "[MASK]") * 1)
     reconfigure(gone, vocab_size=20)
     (gone / "tokenizer_config.json").write_text(json.dumps({"mask_token": "the"}))
-    assert open_run(gone, CPU).worker.symbols.mask  # a piece of another name
+    assert open_run(gone, CPU).worker.form.symbols.mask  # a piece of another name
     long = bert(tmp_path / "long", "BertForSequenceClassification")
     reconfigure(long, id2label={"0": "a" * 1001, "1": "b"}, label2id=None)
     said = server.run("predict", long, lines).refused()
@@ -356,8 +356,8 @@ def test_pretraining_continues_with_the_folders_own_vocabulary(
     words, theirs = their(name, folder)
     model, batch = batch_of(tmp_path / "r")
     opened = open_run(tmp_path / "r", CPU)
-    there = torch.from_numpy(opened.worker.tokeniser.order)  # of each number of a row
-    objective = HiddenWords(Training(steps=1), opened.worker.numbers)
+    there = torch.from_numpy(opened.worker.kind.pieces.order)  # of each number of a row
+    objective = HiddenObjective(Training(steps=1), opened.worker.form.numbers)
     ours = float(objective(model, batch).total) / objective.count(batch)
     tokens, lengths = batch.tokens, batch.lengths["text"]
     labels = torch.where(tokens["labels"] == 0, -100, there[tokens["labels"]])
@@ -379,7 +379,8 @@ def test_pretraining_continues_with_the_folders_own_vocabulary(
         said = theirs(**told, **hides, labels=labels)
     assert ours == pytest.approx(float(said.loss), rel=1e-5)
     # The text is cut as in the folder, and the run keeps the folder's model.
-    row = opened.worker._row("the cats sat .").ids
+    (sides,) = opened.worker.kind.whole(["the cats sat ."])
+    row = opened.worker.form.framed(sides).ids
     assert there[row].tolist() == words("the cats sat .").input_ids
     lines = ["the [MASK] sat .", "[MASK] cat"]
     one, other = (answered(path, lines, tmp_path, best=3) for path in (folder, tmp_path / "r"))

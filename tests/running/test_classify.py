@@ -261,11 +261,11 @@ def test_an_attention_by_name_is_used_between_the_words_of_a_bert(tmp_path: Path
 
 def test_a_comparison_shows_each_pool(run: Path) -> None:
     told = json.loads((run / "scores.json").read_text())
-    from heed.tasks.classify import LabelScores, Scores
+    from heed.answers.label import LabelScores, OneLabel
 
-    def scores(given: dict[str, Any]) -> Scores:
-        by_label = [LabelScores(**each) for each in given.pop("by_label")]
-        return Scores(**given, by_label=by_label)
+    def scores(given: dict[str, Any]) -> LabelScores:
+        by_label = [OneLabel(**each) for each in given.pop("by_label")]
+        return LabelScores(**given, by_label=by_label)
 
     parts = {name: scores(each) for name, each in told.pop("scores").items()}
     done = Trained(**{**told, "folder": run}, scores=parts)

@@ -21,6 +21,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from heed.answers.text_scores import TextScores
 from heed.cli.compare import tell
 from heed.errors import Refused
 from heed.events import Work, finish
@@ -31,7 +32,6 @@ from heed.running.train import Trained
 from heed.storage import checkpoint
 from heed.storage.run_folder import RunFolder
 from heed.tasks import task_of
-from heed.tasks.translate import Scores
 from tests.running.writing import recipe, written
 
 TASK = task_of("translate")
@@ -68,7 +68,7 @@ def test_invalid_requests_are_refused_before_anything_runs(
 
 def trained(folder: Path) -> Trained:
     told = json.loads((folder / "scores.json").read_text())
-    scores = {name: Scores(**each) for name, each in told.pop("scores").items()}
+    scores = {name: TextScores(**each) for name, each in told.pop("scores").items()}
     return Trained(**{**told, "folder": folder}, scores=scores)
 
 

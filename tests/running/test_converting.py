@@ -27,10 +27,10 @@ from heed.running import converting
 from heed.running.converting import Converted, convert
 from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
-from heed.running.stories.pretrain import PretrainConfig
 from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import ClassifyConfig
 from heed.tasks.language_model import LanguageConfig
+from heed.tasks.pretrain import PretrainConfig
 from tests.running.folders import network, reconfigure, save
 
 CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]
@@ -248,7 +248,7 @@ def assert_cut_alike(place: Path, folders: Sequence[str], longest: int) -> None:
     text = "the cat sat a dog ran " * 20
     workers = [open_run(place / folder, torch.device("cpu")).worker for folder in folders]
     (first, *others), judged = zip(
-        *((worker.words.encode([text])[0], worker.label([text])[0]) for worker in workers),
+        *((worker.rows([(text,)])[0][0], worker.answers([(text,)])[0][0]) for worker in workers),
         strict=True,
     )
     assert len(first) == longest
@@ -281,14 +281,15 @@ def test_an_xlnet_classifier_run_converts_to_hugging_face(tmp_path: Path) -> Non
         expected = their(**coded).logits.softmax(-1)
     told: dict[str, Any] = {}
     for folder in ("run", "theirs"):
-        found = open_run(tmp_path / folder, torch.device("cpu")).worker.label(texts)
-        pieces = [each.pieces for each in found]
+        worker = open_run(tmp_path / folder, torch.device("cpu")).worker
+        found = [best[0] for best in worker.answers([(text,) for text in texts])]
+        pieces = [worker.words((text,)) for text in texts]
         assert not {"▁", "Ġ"} & set("".join(chain.from_iterable(pieces)))
         assert pieces == told.setdefault("pieces", pieces)  # by the folder as by the run
         shares = [[each.shares[label] for label in config.labels] for each in found]
         torch.testing.assert_close(torch.tensor(shares), expected, rtol=1e-4, atol=1e-5)
     converted(tmp_path / "theirs", tmp_path / "back")
-    (back,) = open_run(tmp_path / "back", torch.device("cpu")).worker.label(texts[:1])
+    ((back,),) = open_run(tmp_path / "back", torch.device("cpu")).worker.answers([(texts[0],)])
     assert back.shares == pytest.approx(found[0].shares, rel=1e-4)
     assert_cut_alike(tmp_path, ("run", "theirs", "back"), 40)
     mean = config.model_copy(update={"model": config.model.model_copy(update={"pool": "mean"})})

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from heed.answers.text_scores import EDGES
 from heed.data import grammar
 from heed.errors import Refused
 from heed.events import Event, Progress
-from heed.running.demo import COLUMNS, SENTENCES, Demo, demo, legend, right, rows
+from heed.running.demo import COLUMNS, SENTENCES, Demo, demo, legend, reference, right, rows
 from heed.running.recipe import load, resolve
-from heed.tasks.translate import EDGES
 
 SHORT = (
     "training.steps=2",
@@ -57,11 +57,11 @@ def test_they_differ_only_in_the_attention(result: Demo) -> None:
 
 def test_sentences_come_with_their_references(result: Demo) -> None:
     own, kept = result.shown[: len(SENTENCES)], result.shown[len(SENTENCES) :]
-    assert {each.translation.source: each.reference for each in own} == SENTENCES
+    assert {each.source: reference(each) for each in own} == SENTENCES
     assert len(kept) == 5
-    assert all(grammar.part_of(each.translation.source) == "test" for each in kept)
+    assert all(grammar.part_of(each.source) == "test" for each in kept)
     assert not right(own[0])  # two steps teach nothing
-    learnt = replace(own[0], translation=replace(own[0].translation, text="i love china"))
+    learnt = replace(own[0], text="i love china")
     assert right(learnt)
 
 
@@ -97,7 +97,7 @@ def test_the_table_has_a_row_for_each_model(result: Demo) -> None:
 def test_the_page_is_self_contained_and_complete(result: Demo) -> None:
     html = result.page.read_text("utf-8")
     assert "我 爱 中国" in html
-    assert html.count('<figure class="map"') == sum(each.panel is not None for each in result.shown)
+    assert html.count('<figure class="map"') == sum(bool(each.leading) for each in result.shown)
     assert html.count("<svg") == 1
     assert "one fixed vector" in html
     assert "300 pairs of sentences, 3 to 8 Chinese words" in html

@@ -19,13 +19,14 @@ from heed.answers.form import Example
 from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
 from heed.data.kinds.text import escaped, unescaped
-from heed.data.packed_rows import Packed
+from heed.data.packed_rows import PackedRows
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.events import finish
 from heed.models.written import Written
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running import predict as predicting
+from heed.running.compare import Cell, columns
 from heed.running.evaluate import evaluate
 from heed.running.learner import Trained
 from heed.running.opening import open_run
@@ -33,8 +34,7 @@ from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.validating import Validated
 from heed.storage import tensors
-from heed.tasks import task_of
-from heed.tasks.language_model import TASK, Scores, build
+from heed.tasks.language_model import TASK, LanguageScores, build
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 
@@ -268,11 +268,10 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
-    told = task_of("language-model")
-    scores = {"valid": Scores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
+    scores = {"valid": LanguageScores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
     trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
-    row = told.row("cosine", trained, 12.0)
-    assert len(row) == len(told.columns)
+    row = Cell("cosine", trained, 12.0).row(TASK)
+    assert len(row) == len(columns(TASK))
     assert row[:3] == ["cosine", 0.5, pytest.approx(1.6487, rel=1e-4)]
 
 
@@ -327,7 +326,7 @@ def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
 def test_symbol_0_is_learnt_and_padding_is_not() -> None:
     stream = np.array([0, 3, 0, 0, 2, 0, 1, 0, 0], np.int64)
     objective = NextSymbol(Training(steps=1, batch_tokens=8))
-    (batch,) = Packed(stream, length=4, rows=3, seed=1, shuffle=False, fixed=True).epoch(0)
+    (batch,) = PackedRows(stream, length=4, rows=3, seed=1, shuffle=False, fixed=True).epoch(0)
     assert batch.rows.tolist() == [0, 4, -1]
     assert objective.count(batch) == 8
     torch.manual_seed(1)
@@ -378,7 +377,7 @@ def test_consecutive_rows_with_memories_equal_one_long_row() -> None:
     model = build(settings, symbols=20, context=8).double()
     stream, rules = np.random.default_rng(0).integers(0, 20, 33), {"rows": 2, "seed": 0}
     whole, short = (
-        Packed(stream, length=length, shuffle=False, onward=True, **rules) for length in (16, 8)
+        PackedRows(stream, length=length, shuffle=False, onward=True, **rules) for length in (16, 8)
     )
     expected = NextSymbol(Training(steps=1))(model, next(whole.epoch(0))).total
     memories = Remembering(3, layers=2, places=16, width=16).double()

@@ -491,7 +491,7 @@ def test_verbs_accept_a_name_at_the_hub(
 ) -> None:
     hub(cached=good)
     run = open_run(Path("someone/bert"), torch.device("cpu"))
-    assert (run.story.name, run.folder.path) == ("pretrain", good)
+    assert (run.task.name, run.folder.path) == ("pretrain", good)
     start = opened(Path("someone/bert"))
     assert (start.path, start.settings.kind) == (Path("someone/bert"), "bert")
     (tmp_path / "someone/bert").mkdir(parents=True)

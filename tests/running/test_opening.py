@@ -19,9 +19,11 @@ import torch
 import yaml
 
 from heed.errors import HeedError
-from heed.running.opening import open_run
+from heed.running.opening import Run, open_run
+from heed.running.passes import one_pass
 from heed.storage import checkpoint, tensors
 from heed.storage.run_folder import RunFolder
+from heed.viewing.looking import Look
 from tests.running.small import Server
 
 Spoil = Callable[[Path], object]
@@ -32,8 +34,8 @@ RESUME = ("resume",)
 CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {}
 
 
-def translated(run, sentence: str):
-    return run.worker.translate([sentence], run.config.decoding, look=True)[0][0]
+def translated(run: Run, sentence: str) -> Look:
+    return one_pass(run.worker, (sentence,), choice=run.config.decoding).look
 
 
 def config(**changes: Any) -> Spoil:
@@ -143,7 +145,7 @@ def cached(change: Callable[[dict[str, Any]], object]) -> Spoil:
 
 
 def example(part: str = "test", **changes: Any) -> Spoil:
-    row = {"source": "我 爱 你", "target": "i love you", "links": None} | changes
+    row = {"source": "我 爱 你", "target": "i love you"} | changes
     return written(f"examples/{part}.jsonl", json.dumps(row) + "\n")
 
 
@@ -246,8 +248,8 @@ CASES |= {
     "a blank example": (example(source=" "), BOTH),
     "half a surrogate": (example(target="\ud800"), BOTH),
     "an endless example": (example(target="a " * 500_000), BOTH),
-    "links to infinity": (example(links=[[[float("inf"), 0]], []]), BOTH),
-    "links that are none": (example(links=[["ab"], []]), BOTH),
+    "links to infinity": (example(gold=[[[float("inf"), 0]], []]), BOTH),
+    "links that are none": (example(gold=[["ab"], []]), BOTH),
     "no test pairs": (written("examples/test.jsonl", ""), BOTH),
     "no valid pairs": (written("examples/valid.jsonl", ""), RESUME),
     "links as a folder": (link("examples"), BOTH),
@@ -317,7 +319,7 @@ def test_a_good_run_opens_with_the_weights_of_its_file(trained: Path) -> None:
     held = tensors.read(trained / "model.safetensors")
     for name, weight in run.worker.model.state_dict().items():
         assert torch.equal(weight, held[name])
-    assert translated(run, "我 爱 中国").weight is not None
+    assert translated(run, "我 爱 中国").leading
 
 
 def test_weights_that_are_not_finite_are_reported(trained: Path, tmp_path: Path) -> None:

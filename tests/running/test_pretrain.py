@@ -16,22 +16,21 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from heed.answers.hidden import Hidden, HiddenObjective, HiddenWords
 from heed.data.batches import Batch
 from heed.data.permutation import sees
 from heed.models.text_settings import BertSettings
 from heed.running.opening import open_run
-from heed.running.recipe import load, resolve
-from heed.running.stories import story
-from heed.running.stories.documents import kept
-from heed.running.stories.filling import layers
-from heed.running.stories.pretraining import HiddenWords, rows
+from heed.running.preparing import examples_of
+from heed.running.recipe import load, resolve, with_attention
 from heed.running.train import onward
 from heed.running.walking import walk
 from heed.storage import tensors
 from heed.storage.run_folder import RunFolder
-from heed.tasks.pretrain import Hidden, build
-from heed.tasks.pretrainer import Filled
+from heed.tasks.pretrain import TASK, build
+from heed.tasks.task import Codec
 from heed.training.settings import Training
+from heed.viewing.layers import Layer
 from tests.running.small import Server, write_recipe
 
 TOPICS = "abcdefghijkl"
@@ -147,8 +146,9 @@ def test_masks_are_filled_and_pairs_are_classified(server: Server, learnt: Path)
 
 def test_a_mean_over_heads_is_labelled_as_one() -> None:
     heads = {f"{n}.self": np.full((count, 2, 2), 0.5) for n, count in enumerate((4, 1))}
-    found = layers(Filled("a b", pieces=["a", "b"], heads=heads))
-    assert [panel.title for panel in found] == ["layer 0 · mean of 4 heads", "layer 1"]
+    layers = {path: Layer.of(f"layer {path[0]}", weight, "ab") for path, weight in heads.items()}
+    lead = HiddenWords.lead(None, None, None, layers)  # type: ignore[arg-type]
+    assert [panel.title for panel in lead.panels] == ["layer 0 · mean of 4 heads", "layer 1"]
 
 
 def test_masks_that_were_not_read_are_reported(server: Server, learnt: Path) -> None:
@@ -383,7 +383,7 @@ def test_the_objective_is_the_mean_over_words_plus_the_mean_over_pairs() -> None
     batch = Batch(
         {**tokens, "labels": labels, "follows": follows}, {"text": lengths}, torch.arange(4)
     )
-    objective = HiddenWords(Training(steps=1))
+    objective = HiddenObjective(Training(steps=1))
     loss = objective(model, batch)
     said = model(text, lengths, torch.zeros_like(text))
     logits = said.words.form()
@@ -398,8 +398,9 @@ def test_the_objective_is_the_mean_over_words_plus_the_mean_over_pairs() -> None
 def batch_of(run: Path) -> tuple[Any, Batch]:
     """The model of a run, and some rows of its training data."""
     opened = open_run(run, torch.device("cpu"))
-    documents = list(kept(opened.folder, "valid"))
-    made = rows(opened.worker, documents, opened.config.objective, opened.config.longest)
+    codec = Codec(opened.worker.inputs, opened.worker.form)
+    documents = list(examples_of(TASK, codec, opened.folder, "valid"))
+    made = opened.worker.form.coded(opened.worker, documents)
     return opened.worker.model.eval(), next(made.epoch(0))
 
 
@@ -411,7 +412,7 @@ def test_the_loss_of_bert_equals_transformers(server: Server, learnt: Path) -> N
     assert done.code == 0, done.err
     theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
     model, batch = batch_of(learnt)
-    objective = HiddenWords(Training(steps=1))
+    objective = HiddenObjective(Training(steps=1))
     ours = float(objective(model, batch).total) / objective.count(batch)
     tokens = batch.tokens
     labels = torch.full_like(tokens["text"], -100)
@@ -435,7 +436,7 @@ def test_the_loss_of_xlnet_equals_transformers(server: Server, ordered: Path) ->
     assert done.code == 0, done.err
     theirs = transformers.XLNetLMHeadModel.from_pretrained(folder).eval()
     model, batch = batch_of(ordered)
-    objective = HiddenWords(Training(steps=1))
+    objective = HiddenObjective(Training(steps=1))
     ours = float(objective(model, batch).total) / objective.count(batch)
     tokens = batch.tokens
     sights = torch.from_numpy(sees(tokens["order"].numpy(), tokens["predicted"].numpy()))
@@ -454,6 +455,5 @@ def test_the_loss_of_xlnet_equals_transformers(server: Server, ordered: Path) ->
 @pytest.mark.parametrize("name", ["bert-mini", "bert-reviews", "xlnet-mini"])
 def test_ready_recipes_can_be_built(name: str) -> None:
     recipe = resolve(load(name))
-    story("pretrain").check(recipe)
-    raw = story("pretrain").with_attention(load(name), "additive")
-    story("pretrain").check(resolve(raw))
+    TASK.check(recipe)
+    TASK.check(resolve(with_attention(load(name), "additive")))

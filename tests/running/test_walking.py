@@ -63,8 +63,8 @@ def test_layers_and_heads_of_a_transformer_can_be_chosen(transformer: Path) -> N
     assert aligning.agrees
     assert other.agrees
     assert aligning.context != other.context
-    (look,) = opened(transformer).looks([SENTENCE])
-    (take,) = look.takes
+    (seen,) = opened(transformer).passes([SENTENCE], several=False)  # type: ignore[call-arg]
+    (take,) = seen.look.takes
     assert take.layers[take.opens].name == "decoder 0 cross"  # a page opens with the same
 
 

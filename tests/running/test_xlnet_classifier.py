@@ -14,6 +14,7 @@ from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 from heed.events import finish
 from heed.running.opening import open_run
+from heed.running.passes import one_pass
 from heed.running.recipe import resolve, with_attention
 from heed.running.showing import show
 from heed.running.starting import opened
@@ -42,7 +43,7 @@ def test_an_xlnet_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
     (told,) = [note for note in notes if "taken" in note]
     assert "new: pool.*, answer.*" in told
     run = open_run(tmp_path / "run", CPU)
-    (ids,) = run.worker.words.encode(["the cat sat"])
+    ((ids,),) = run.worker.rows([("the cat sat",)])
     words, model = their(name, theirs)
     assert ids == words("the cat sat").input_ids
     assert ids[-2:] == [words.sep_token_id, words.cls_token_id]
@@ -50,11 +51,11 @@ def test_an_xlnet_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
     types = [[0] * (len(ids) - 1) + [2]]
     there = model.transformer(torch.tensor([ids]), token_type_ids=torch.tensor(types))
     torch.testing.assert_close(mine, there.last_hidden_state, rtol=0, atol=1e-5)
-    (cut,) = run.worker.words.encode(["the cat sat on the mat , and a dog came too"])
+    ((cut,),) = run.worker.rows([("the cat sat on the mat , and a dog came too",)])
     assert (len(cut), cut[-2:]) == (16, ids[-2:])  # the text is cut, not the special symbols
     (shown,) = show(tmp_path / "run", ["the cat sat"], device="cpu", every=True)
     assert len(shown.panels) == 2 * 3
-    heard = run.story.hear(run, "the cat sat")
+    heard = one_pass(run.worker, ("the cat sat",))
     path = next(iter(heard.calls))
     assert len(heard.words(path)) == len(ids)
     assert "relative" in str(heard.walk(path, len(ids) - 1, 2).parts)
@@ -66,7 +67,7 @@ def test_an_xlnet_trains_from_scratch_and_from_a_run_and_resumes(tmp_path: Path)
     raw["model"] = {"encoder": {"kind": "xlnet", **sizes}, "pool": "last", "dropout": 0}
     done, _ = trained(raw, tmp_path / "run")
     assert done.scores["test"].accuracy == 100
-    (ids,) = open_run(tmp_path / "run", CPU).worker.words.encode(["it was good ."])
+    ((ids,),) = open_run(tmp_path / "run", CPU).worker.rows([("it was good .",)])
     assert ids[-2:] == [EOS, BOS]  # like the rows that XLNet is pretrained on
     shutil.copytree(tmp_path / "run", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/checkpoints/step-60")

@@ -23,8 +23,8 @@ from heed.tasks.language_model import (
     Data,
     DocumentReport,
     LanguageRecipe,
+    LanguageScores,
     Piece,
-    Scores,
     between,
     build,
     places,
@@ -134,7 +134,7 @@ def test_unknown_symbols_of_text_to_judge_by_are_counted(tmp_path: Path) -> None
         report = DocumentReport()
         assert len(list(TASK.examples(data, part, tmp_path, report, codec))) == 1
         assert report.unknown == unknown
-    (told,) = TASK.told("valid", report, codec, 0)
+    (told,) = TASK.report_lines("valid", report, codec, 0)
     assert told.endswith("5 characters; 2 symbols of it are unknown")
 
 
@@ -194,7 +194,7 @@ def test_settings_that_do_not_suit_the_text_are_refused() -> None:
 def test_scores_by_hand() -> None:
     """Two texts of 3 and 1 symbols, e nats in all; the second has a letter of two bytes."""
     readings = [PredictedText(2.0, 3, 6, 6, 0), PredictedText(1.0, 1, 2, 3, 1)]
-    scores = Scores.of(readings, context=8, overlap=2)
+    scores = LanguageScores.of(readings, context=8, overlap=2)
     assert scores.loss == pytest.approx(0.75)
     assert scores.perplexity == pytest.approx(math.exp(0.75))
     assert scores.bits_per_character == pytest.approx(3 / math.log(2) / 8)

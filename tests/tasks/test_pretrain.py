@@ -1,34 +1,27 @@
-"""Pre-training: what is held out, which head an objective needs, and scores by hand."""
+"""Pre-training: what is held out, which head an objective needs, how documents are kept."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from heed.answers.form import Example
+from heed.answers.hidden import Hidden, HiddenWords, Ordered
 from heed.data.documents import Documents, SentenceReport
-from heed.data.masked_words import Symbols
+from heed.data.kinds.text import MaskedText
+from heed.data.masked_words import with_mask
 from heed.data.pretraining_batches import MaskedPairs, MaskedStretches, PermutedStretches
+from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
 from heed.models.answers import Answerer
 from heed.models.text_settings import BertSettings
 from heed.models.xlnet_answers import LanguageModel
 from heed.models.xlnet_settings import XLNetSettings
-from heed.tasks.pretrain import (
-    Data,
-    Hidden,
-    Ordered,
-    build,
-    judged,
-    maker,
-    sentences,
-    unigram,
-)
-from heed.tasks.pretrainer import Reading
+from heed.tasks.pretrain import TASK, Data, build, sentences
+from heed.tasks.task import Codec
 
 BERT = BertSettings(size="tiny", layers=1, width=8, heads=2, longest=16)
 XLNET = XLNetSettings(size="tiny", layers=1, width=8, heads=2)
@@ -149,54 +142,28 @@ def test_settings_that_do_not_fit_together_are_refused(
 
 def test_the_objective_determines_the_rows() -> None:
     documents = Documents.of([[[5, 6], [7]], [[8]]])
-    known = Symbols(19, np.arange(20) > 3, np.ones(20, bool), np.zeros(20, bool))
+    tokeniser = with_mask(Tokeniser.train("character", ["abcdefgh"], 12))
     kinds = {Hidden(): MaskedPairs, Hidden(next_sentence=False): MaskedStretches}
     for objective, kind in {**kinds, Ordered(): PermutedStretches}.items():
-        assert isinstance(maker(documents, known, objective, 16), kind)
+        form = HiddenWords(tokeniser, objective, longest=16)
+        assert isinstance(form.maker(documents), kind)
+        assert form.is_paired == (kind is MaskedPairs)
+        assert form.is_ordered == (kind is PermutedStretches)
 
 
-def test_scores_by_hand() -> None:
-    first = Reading(3.0, 1, np.array([0, 2, 0, 1]), 0.5, 1, 2)
-    second = Reading(1.0, 0, np.array([0, 0, 0, 1]), 0.3, 2, 2)
-    scores = judged([first, second])
-    assert (scores.words, scores.loss, scores.accuracy) == (4, 1.0, 25.0)
-    assert scores.perplexity == pytest.approx(math.e)
-    assert scores.words_entropy == pytest.approx(math.log(2))
-    assert scores.unigram_loss is None
-    assert (scores.pairs, scores.follows_accuracy) == (4, 75.0)
-    assert scores.follows_loss == pytest.approx(0.2)
-    assert scores.total == pytest.approx(1.2)
-    told = "loss 1.2000 = words 1.0000 (entropy of these words 0.6931) + next sentence 0.2000 · "
-    assert scores.line().startswith(told)  # the sum is what training and its history show
-    assert scores.line().endswith("next sentence 75.0 %")
-    alone = judged([Reading(2.0, 1, np.array([0, 2]))])
-    assert alone.follows_loss is None
-    assert alone.total == 1.0
-    beside = judged([first, second], np.array([0.0, 0.125, 0.0, 0.875]))
-    assert beside.unigram_loss == pytest.approx((2 * math.log(8) + 2 * math.log(8 / 7)) / 4)
-    assert "words 1.0000 (unigram 1.1065) + " in beside.line()
-    assert alone.line().startswith("loss 1.0000 (entropy of these words ")
-    assert "next" not in alone.line()
-    assert alone.words_entropy == 0
-
-
-def test_unigrams_are_those_of_the_training_text() -> None:
-    plain = np.array([False, True, True, True, True])
-    found = unigram(np.array([9, 3, 1, 0, 0]), plain)  # 2 kinds, 4 symbols, 2 kinds never seen
-    assert found[1:] == pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6])
-    assert unigram(np.array([9, 3, 1, 2, 2]), plain)[1:] == pytest.approx(
-        np.array([3, 1, 2, 2]) / 8
-    )
-    assert unigram(np.array([9, 0, 0, 0, 0]), plain)[1:] == pytest.approx(1 / 4)
-    for counts in ([0, 7, 0, 0, 0], [0, 1, 2, 3, 4], [5, 0, 0, 9, 1]):
-        assert unigram(np.array(counts), plain)[plain].sum() == pytest.approx(1)
-
-
-def test_a_short_text_costs_by_unigrams_what_the_training_text_says() -> None:
-    """The entropy of three words is at most log 3, however rare they are."""
-    plain = np.ones(1000, bool)
-    targets = np.zeros(1000, np.int64)
-    targets[:3] = 1
-    scores = judged([Reading(9.0, 0, targets)], unigram(np.ones(1000, np.int64), plain))
-    assert scores.words_entropy == pytest.approx(math.log(3))
-    assert scores.unigram_loss == pytest.approx(math.log(1000))
+def test_documents_are_kept_sentence_by_sentence() -> None:
+    tokeniser = with_mask(Tokeniser.train("character", ["abcdefgh"], 12))
+    form = HiddenWords(tokeniser, Hidden(), longest=16)
+    codec = Codec({"text": MaskedText(tokeniser, form.symbols.mask, paired=True)}, form)
+    texts = [("ab", True), ("c", False), ("[MASK] d", True)]
+    examples = [Example((text,), opens) for text, opens in texts]
+    columns = TASK.rows(codec, examples)
+    assert columns["opens"] == [[1], [0], [1]]
+    assert [len(row) for row in columns["text"]][:2] == [3, 2]  # with the space, without an end
+    assert form.symbols.mask not in columns["text"][2]  # in a text it is text
+    kept = (codec.of_data(codec.as_data(each)) for each in examples)
+    documents = list(TASK.joined(kept))
+    assert [each.inputs for each in documents] == [(("ab", "c"),), (("[MASK] d",),)]
+    found = [line for (line,), *_ in TASK.excerpts(codec, documents, 9)]
+    assert found[0] == "[MASK]"
+    assert found[1].split().count("[MASK]") in (1, 2)

@@ -57,9 +57,9 @@ def test_names_are_found_in_columns(tmp_path: Path, encoder: dict[str, Any]) -> 
     assert (scores.accuracy, scores.span_f1) == (100, 100)
     assert any("24 sentences read = 24 kept" in note for note in notes)
     assert any("validation accuracy" in note for note in notes)
-    (tmp_path / "in.txt").write_text("mary smith left\n\nunseen words\n")
+    (tmp_path / "in.txt").write_text("john smith saw paris .\n\nunseen words\n")
     said = list(predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu", look=True))
-    assert said[0].line() == "B-PER I-PER O"
+    assert said[0].line() == "B-PER I-PER O B-LOC O"
     assert said[1].line() == ""
     assert len(said[2].as_data()["labels"]) == 2
     assert "Labels" in said[0].shown().block().html()

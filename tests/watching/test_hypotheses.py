@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import heed
 from heed.decoding import beam, greedy, sample
 from heed.decoding.sliding import Sliding
-from heed.decoding.stepping import Hypothesis
+from heed.decoding.stepper import Hypothesis
 from heed.errors import Refused
 from heed.models.recurrent_settings import RecurrentSettings
 from heed.models.recurrent_settings import build as build_recurrent

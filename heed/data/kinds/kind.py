@@ -37,7 +37,7 @@ class Kind(ABC, Generic[Item]):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many different symbols there are; of real numbers, how many at each position."""
+        """The number of different symbols; of real numbers, how many at each position."""
 
     @abstractmethod
     def whole(self, items: Sequence[Item]) -> list[Any]:

@@ -33,7 +33,7 @@ class Series(Kind[Values]):
 
     @property
     def size(self) -> int:
-        """How many channels there are."""
+        """The number of channels."""
         return self.width
 
     @property
@@ -69,7 +69,7 @@ class Series(Kind[Values]):
         return found
 
     def as_line(self, item: Values) -> str:
-        """How long it is, and its first numbers."""
+        """The length of a series, and its first numbers."""
         steps, channels = item.shape
         start = ", ".join(f"{x:.3g}" for x in item[:3, 0])
         return f"{steps} steps × {channels} ({start}, …)"

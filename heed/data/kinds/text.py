@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -16,12 +18,14 @@ from heed.errors import HeedError, Refused
 
 LONGEST = 100_000  # characters of an item
 MOST = 2_000_000  # symbols of a vocabulary
+MASKED = re.compile(r"\[MASK\]|<mask>")
+"""How a hidden word is written in a line."""
 Gathers = Literal["first", "last"]
 MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would separate lines and columns
 
 
 class Pieces(Protocol):
-    """What cuts text into symbols; heed/data/ has several."""
+    """A tokeniser of text; heed/data/ has several."""
 
     @property
     def size(self) -> int: ...
@@ -48,7 +52,7 @@ class Text(Kind[str]):
 
     @property
     def size(self) -> int:
-        """How many symbols there are."""
+        """The number of symbols."""
         return int(self.pieces.size)
 
     @property
@@ -135,6 +139,37 @@ class RawText(Text):
         return text
 
 
+class MaskedText(Text):
+    """Text in which some words are hidden: [MASK] or <mask>. A row has the symbols of one text, or
+    of two that stand in a line with a tab between them.
+
+    mask    the symbol of a hidden word
+    paired  whether two texts are told apart
+    """
+
+    def __init__(self, pieces: Any, mask: int, *, paired: bool) -> None:
+        super().__init__(pieces)
+        self.mask, self.paired = mask, paired
+
+    def whole(self, items: Sequence[str]) -> list[list[Any]]:
+        """The symbols of each text, without an end."""
+        every = (item.split("\t", 1) if self.paired else [item] for item in items)
+        return [[self._coded(side) for side in sides if side.strip()] for sides in every]
+
+    def _coded(self, item: str) -> list[int]:
+        ids: list[int] = []
+        for number, part in enumerate(MASKED.split(item)):
+            if number:
+                ids.append(self.mask)
+            if number and unicodedata.category(part[:1] or " ")[0] in "PS":
+                # Punctuation right after a mask has no space before it; at a text's start it has.
+                before, with_it = self.pieces.encode(["x", f"x{part}"])
+                ids += with_it[len(before) - 1 : -1]
+            elif part.strip():
+                ids += self.pieces.encode([part])[0][:-1]
+        return ids
+
+
 def escaped(text: str) -> str:
     r"""A text in one line, and one column: a line break is \n, a tab \t, and a backslash \\."""
     text = text.replace("\\", "\\\\")
@@ -168,7 +203,7 @@ def spelt(pieces: Any, ids: Iterable[int], text: str | None = None) -> list[str]
 
 
 def load(path: Path, symbols: int = MOST, own: Any = Tokeniser) -> Any:
-    """What is in a tokenizer.json: heed's `own` tokeniser, or the vocabulary of a pretrained model.
+    """The tokeniser in a tokenizer.json: heed's `own`, or the vocabulary of a pretrained model.
 
     Where it is neither, heed's own loader says why. A file is only data; one that is too large for
     so many symbols is not read.

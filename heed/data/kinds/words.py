@@ -26,12 +26,12 @@ class Words(Kind[Sentence]):
 
     @property
     def pieces(self) -> Any:
-        """What cuts words into symbols."""
+        """The tokeniser of words."""
         return self.text.pieces
 
     @property
     def size(self) -> int:
-        """How many symbols there are."""
+        """The number of symbols."""
         return self.text.size
 
     @property
@@ -44,7 +44,7 @@ class Words(Kind[Sentence]):
         return [[i for some in cut for i in some] for cut in self._cut_words(items)]
 
     def places(self, items: Sequence[Sentence]) -> list[list[int]]:
-        """Where each word begins in its row, as far as the model reads."""
+        """The place of each word in its row, as far as the model reads."""
         found = []
         for front, *words, behind in self._cut_words(items):
             at, places = len(front), []

@@ -25,16 +25,19 @@ from heed.kernels.refusing import (
 from heed.kernels.strides import dense
 from heed.records import Call
 
-__all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
+__all__ = ["NAME", "WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
+
+NAME = "additive"
+"""The kernel, and the scores that it computes."""
 
 WIDEST = 2048
 """The largest D and R on a GPU: a tile holds whole rows of values."""
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     return (
-        other_weights(call, "additive")
+        other_weights(call, NAME)
         or more_than_context(call)
         or additions(call)
         or _unfit(call)
@@ -43,7 +46,7 @@ def refusal(call: Call) -> str | None:
 
 
 def _unfit(call: Call) -> str | None:
-    """Why the tensors do not suit this kernel; None where they do."""
+    """The reason why the tensors do not suit this kernel; None where they do."""
     q, k, v = call.q, call.k, call.v
     reason = several_dtypes(q, k, v) if _lowered(call) is None else None
     reason = reason or long_numbers(q)

@@ -1,4 +1,4 @@
-"""What the Triton kernels of additive attention share: exponentials, visibility, an energy tile.
+"""Functions of the Triton kernels of additive attention: exponentials, visibility, energies.
 
 Queries and keys reach the energy loop as exponentials e^{2x}, laid out width-major with two
 neighbouring widths side by side (`pairs`: D/2 N 2 for N rows), so that one 64-bit load per row
@@ -284,7 +284,7 @@ def seen_tile(
     t, s, T, S, b, h, H, stop, exists, table, centre, table_b, table_h, table_t, table_s,
     first, behind, ahead, radius,
 ):  # fmt: skip
-    """Which of the keys s each of the queries t may see."""
+    """The keys of s that each of the queries t may see."""
     end = S
     if stop is not None:
         end = tl.minimum(end, tl.load(stop + b))

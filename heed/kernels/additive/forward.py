@@ -330,7 +330,7 @@ def kept_kernel(factors, seed, T, S, dropout, boost):
 
 
 def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tensor:
-    """What dropout multiplies each weight with: zero or 1 / (1 - dropout).    B H T S"""
+    """The factor of dropout for each weight: zero or 1 / (1 - dropout).    B H T S"""
     B, H, T, S = shape
     factors = seed.new_empty(shape, dtype=torch.float32)
     boost = 1 / (1 - dropout) if dropout < 1 else 0.0

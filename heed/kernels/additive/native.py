@@ -31,7 +31,7 @@ _kept = native.Function("heed_additive_kept", "4qd")
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why the CPU cannot serve these tensors; None where it can."""
+    """The reason why the CPU cannot serve these tensors; None where it can."""
     if (reason := long_numbers(q, k, v)) is not None:
         return reason
     missing = native.missing()
@@ -41,7 +41,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 
 def prepare(k: Tensor) -> Tensor:
-    """What the energies need of each key alone.    B G S D -> B G S N float32
+    """Prepare what the energies need of each key alone.    B G S D -> B G S N float32
 
     A row depends on its key alone, so that rows may be chosen, repeated and joined like keys.
     """
@@ -197,7 +197,7 @@ def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunks(q: Tensor, k: Tensor) -> int:
-    """How many chunks the backward pass cuts the queries of a head into."""
+    """The number of chunks into which the backward pass cuts the queries of a head."""
     return max(1, min(TASKS // max(1, k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
 
 
@@ -209,7 +209,7 @@ def _parts(whole: Tensor, chunks: int) -> Tensor:
 
 
 def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tensor:
-    """What dropout multiplies each weight with: zero or 1 / (1 - dropout).    B H T S"""
+    """The factor of dropout for each weight: zero or 1 / (1 - dropout).    B H T S"""
     if native.missing() is not None:
         return plain.kept(shape, dropout, seed)
     B, H, T, S = shape

@@ -87,7 +87,7 @@ def backward(
 
 
 def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tensor:
-    """What dropout multiplies each weight with: zero or 1 / (1 - dropout).    B H T S"""
+    """The factor of dropout for each weight: zero or 1 / (1 - dropout).    B H T S"""
     B, H, T, _ = shape
     rows = (_row_factors(shape, dropout, seed, h, t) for h in range(H) for t in range(T))
     return torch.stack(list(rows), 1).view(B, H, T, shape[3])
@@ -197,7 +197,7 @@ def _of(x: Tensor, b: slice, h: int, t: slice) -> Tensor:
 
 
 def _sees(seen: Plan, b: slice, h: int, t: slice, S: int) -> Tensor:
-    """Which keys each of these rows sees.    b|1 t S"""
+    """The keys that each of these rows sees.    b|1 t S"""
     key = torch.arange(S, device="cpu")
     place = torch.arange(t.start, t.stop, device="cpu")[:, None] + seen.first
     ok = torch.ones(1, t.stop - t.start, S, dtype=torch.bool, device="cpu")
@@ -218,7 +218,7 @@ def _sees(seen: Plan, b: slice, h: int, t: slice, S: int) -> Tensor:
 
 
 def _any_row(seen: Plan, q: Tensor, S: int, h: int) -> Tensor:
-    """Which keys any query of a head sees.    B S"""
+    """The keys that any query of a head sees.    B S"""
     B, _, T, _ = q.shape
     rows = max(1, CHUNK // (B * S))
     found = torch.zeros(B, S, dtype=torch.bool, device="cpu")

@@ -76,7 +76,7 @@ class Scene:
         self.edges = (seen.first, behind, ahead, seen.radius)
 
     def unit(self, *names: str) -> int:
-        """How many elements one load may bring: 16 bytes' worth where all strides allow it."""
+        """The number of elements in one load: 16 bytes' worth where all strides allow it."""
         many = 1
         for name in names:
             where = getattr(self, name)
@@ -105,7 +105,7 @@ class Stretch(NamedTuple):
 
 
 class Back(NamedTuple):
-    """What only a backward pass has."""
+    """The tensors that only a backward pass has."""
 
     grad: At
     context: At
@@ -117,7 +117,7 @@ Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 class Layout(NamedTuple):
-    """How a call is cut up, and what it needs room for."""
+    """The division of a call into tiles, and the buffers that it needs."""
 
     parts: tuple[Stretch, ...]
     size: int  # energies of the largest stretch

@@ -11,7 +11,7 @@ class Tile(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """How 64 rows of a gradient, 64 wide, lie in registers while slopes are summed.
+    """The layout of 64 rows of a gradient, 64 wide, in registers while slopes are summed.
 
     More warps wait for memory side by side; more numbers in a thread read less of it.
     """
@@ -45,7 +45,7 @@ def energy(T: int, *, few: bool = False) -> Tile:
 
 
 def depth(D: int, programs: int) -> int:
-    """How much of the width one program sums: a slice, where whole rows would be too few.
+    """The width that one program sums: a slice, where whole rows would be too few.
 
     A slice divides the width: kernels mask nothing beyond it.
     """

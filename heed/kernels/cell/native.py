@@ -47,7 +47,7 @@ class Panels(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs: r, z and W_n h + b_n, where the product left them; and n."""
+    """Tensors for the backward pass: r, z and W_n h + b_n, where the product left them; and n."""
 
     gates: Tensor  # T N B G
     new: Tensor  # T N B H

@@ -40,7 +40,7 @@ class Norm(NamedTuple):
         return address(self.weight), address(self.bias), self.eps
 
 
-class Layer(NamedTuple):
+class DecoderLayer(NamedTuple):
     """A layer: its linear maps and its norms."""
 
     look: Packed  # M -> 3M, query, key and value
@@ -73,7 +73,7 @@ class Stack:
         self,
         table: Tensor,
         scale: float,
-        layers: Sequence[Layer],
+        layers: Sequence[DecoderLayer],
         sources: Sequence[Source],
         exists: Tensor | None,
         *,
@@ -150,7 +150,7 @@ class Stack:
         return x, weights
 
 
-def _told(layer: Layer, source: Source | None) -> bytes:
+def _told(layer: DecoderLayer, source: Source | None) -> bytes:
     maps: list[int] = []
     for packed in layer[:6]:
         maps += (0, 0) if packed is None else _pointers(packed)

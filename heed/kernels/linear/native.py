@@ -69,7 +69,7 @@ _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
-    """Why these cannot be weights and inputs here; None: they can."""
+    """The reason why these cannot be weights and inputs here; None: they can."""
     for tensor in tensors:
         if tensor is None:
             continue

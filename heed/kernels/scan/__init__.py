@@ -21,14 +21,14 @@ ALIGNS = frozenset({"monotonic", "forward", "forced-forward", "mixture-window"})
 
 
 def refusal(call: Call) -> str | None:
-    """Why the align of this call cannot be served; None where it can."""
+    """The reason why the align of this call cannot be served; None where it can."""
     if call.align not in ALIGNS:
         return f"it moves along the keys; {call.align} does not"
     return refusal_of(call.align, torch.promote_types(call.q.dtype, torch.float32), call.q.device)
 
 
 def refusal_of(align: str, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why an align cannot be served, by its name and its energies; None where it can."""
+    """The reason why an align cannot be served, by its name and its energies; or None."""
     if align not in ALIGNS:
         return f"it does not support {align}"
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""What the walks' Triton kernels share: reading rows, and scans over a tile with a carry."""
+"""Functions of the scans' Triton kernels: reading rows, and scans over a tile with a carry."""
 
 import triton
 import triton.language as tl
@@ -41,7 +41,7 @@ def entry(x, at, place):
 
 @triton.jit
 def seen_at(OK, j, inside, by_key, MASKED: tl.constexpr):
-    """Which keys are visible; none outside."""
+    """The keys that are visible; none outside."""
     if MASKED:
         return tl.load(OK + j * by_key, inside, other=0) != 0
     return inside

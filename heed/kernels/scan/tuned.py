@@ -1,4 +1,4 @@
-"""How wide a tile of keys is, and how many warps share it: three forms, whatever the length.
+"""The width of a tile of keys and the warps that share it: three forms, whatever the length.
 
 Measured on an H200, forward and backward; README.md beside this has the figures.
 """

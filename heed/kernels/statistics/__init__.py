@@ -24,7 +24,7 @@ MOST = 8  # of the largest weights
 
 
 def refusal(call: Call, asked: Summary) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     if (reason := other_weights(call, "dot")) is not None:
         return reason
     if not call.claims.is_row_wise:
@@ -88,7 +88,7 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
 
 
 def apart(call: Call, name: str, asked: Summary) -> str | None:
-    """Why one pass cannot compute both context and statistics; None where it can.
+    """The reason why one pass cannot compute both context and statistics; None where it can.
 
     name  the kernel that would serve the call
     """

@@ -1,4 +1,4 @@
-"""What both passes share: the energies of a tile, and who sees whom in it."""
+"""Functions of both passes: the energies of a tile, and the keys that are visible in it."""
 
 import triton
 import triton.language as tl
@@ -59,7 +59,7 @@ def seen(
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOP: tl.constexpr,
     EXISTS: tl.constexpr, TABLE: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Which of the keys s each query t may see.    BM, BN -> BM BN"""
+    """The keys of s that each query t may see.    BM, BN -> BM BN"""
     place = first + t
     known = s < S
     column = known
@@ -104,7 +104,7 @@ def energies(
 
 @triton.jit
 def biases(bias, t, s, bias_t, bias_s, T, N):
-    """What a bias adds to the energies of a tile, in units of log 2.    BM BN"""
+    """The addition of a bias to the energies of a tile, in units of log 2.    BM BN"""
     place = bias + t.to(tl.int64)[:, None] * bias_t + s.to(tl.int64)[None, :] * bias_s
     valid = (t < T)[:, None] & (s < N)[None, :]
     return tl.load(place, mask=valid, other=0.0).to(tl.float32) * 1.4426950408889634

@@ -61,7 +61,7 @@ def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...]
 
 
 def _seen(question: Question, t: Tensor) -> Tensor | None:
-    """Which keys each of the queries t sees.    broadcasts to B H n N"""
+    """The keys that each of the queries t sees.    broadcasts to B H n N"""
     S, place = question.S, (question.first + t)[:, None]
     s = torch.arange(S, device=t.device)
     ok: Tensor | None = None
@@ -97,7 +97,7 @@ def _gain(question: Question, t: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _pool(question: Question, weight: Tensor, t: Tensor) -> Tensor:
-    """What the queries t add to the map: their share of the mean over each cell's queries."""
+    """The part of the queries t in the map: their share of the mean over each cell's queries."""
     (rows, columns), T, N = question.map, question.q.shape[2], weight.shape[-1]
     row = torch.arange(rows, device=t.device)[:, None]
     count = -(-(row + 1) * T // rows) - -(-row * T // rows)

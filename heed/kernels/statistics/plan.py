@@ -51,7 +51,7 @@ class Question:
 
     @property
     def S(self) -> int:
-        """How many keys have a place: all but the sinks."""
+        """The number of keys that have a place: all but the sinks."""
         return self.k.shape[2] - self.sinks
 
     @property
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def sharpness(self) -> float:
-        """What a squared distance takes from an energy, in units of log 2."""
+        """The factor of a squared distance taken from an energy, in units of log 2."""
         return math.log2(math.e) / (2 * self.sigma**2) if self.gain is not None else 0.0
 
     def given(self, x: Tensor | None) -> Tensor:
@@ -69,7 +69,7 @@ class Question:
         return self.q if x is None else x
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Who sees whom, as pointers."""
+        """The tensors of visibility, for pointers."""
         parts = (self.stop, self.exists, self.centre, self.table, self.bias)
         return tuple(self.given(x) for x in parts)
 
@@ -98,7 +98,7 @@ class Question:
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """How a question is cut into tiles."""
+    """The division of a question into tiles."""
 
     width: int
     BD: int
@@ -159,7 +159,7 @@ class Plan:
 
 
 def touched(tile: int, of: int, cells: int) -> int:
-    """How many cells a tile of so many places can touch, `of` places being cut into `cells`."""
+    """The most cells a tile of so many places can touch, `of` places being cut into `cells`."""
     if cells == 0:
         return 1
     if (of % cells) == 0 and (tile % (of // cells) == 0 or (of // cells) % tile == 0):
@@ -168,7 +168,7 @@ def touched(tile: int, of: int, cells: int) -> int:
 
 
 def grouped(tile: int, of: int, cells: int) -> int:
-    """How many neighbours never fall into different cells, wherever a tile begins."""
+    """The number of neighbours that never fall into different cells, wherever a tile begins."""
     size = of // cells if cells and of % cells == 0 else 1
     return min(tile, size & -size)
 

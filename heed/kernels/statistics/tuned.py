@@ -1,4 +1,4 @@
-"""How large the tiles are: by width and dtype, measured once and kept; never searched for."""
+"""The sizes of tiles by width and dtype, measured once and kept; never searched for."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ ONE_PASS_FLOAT: tuple[Tiles, ...] = ((32, 32, 4, 2), (16, 32, 4, 2), (16, 16, 4,
 
 
 class Walk(NamedTuple):
-    """How a tile of queries walks over the keys."""
+    """The settings with which a tile of queries walks over the keys."""
 
     queries: int
     keys: int

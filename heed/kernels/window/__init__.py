@@ -28,7 +28,7 @@ LAST = 2**31 - 1
 
 
 def refusal(call: Call) -> str | None:
-    """Why this kernel cannot serve the call; None where it can."""
+    """The reason why this kernel cannot serve the call; None where it can."""
     return (
         other_weights(call, "dot")
         or more_than_context(call)
@@ -38,7 +38,7 @@ def refusal(call: Call) -> str | None:
 
 
 def _no_window(call: Call) -> str | None:
-    """Why what is visible is not a window."""
+    """The reason why what is visible is not a window."""
     parts = conjuncts(call.visible)
     coarse = call.visible if isinstance(call.visible, Coarse) else None
     if coarse is not None:
@@ -58,7 +58,7 @@ def _no_window(call: Call) -> str | None:
 
 
 def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -> str | None:
-    """Why a mask is as good, if it is: most of it would be visited anyway."""
+    """The reason why a mask is as good, if it is: most of it would be visited anyway."""
     if call.gain is not None and call.q.device.type == "cuda":
         return None  # the reference takes a dozen launches, even for a short text
     halves = [x.half for x in narrow]
@@ -71,7 +71,7 @@ def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -
 
 
 def _no_machine(call: Call) -> str | None:
-    """Why it cannot run on this machine or these tensors; None where it can."""
+    """The reason why it cannot run on this machine or these tensors; None where it can."""
     q, D, R = call.q, call.q.shape[3], call.v.shape[3]
     if (reason := long_numbers(q)) is not None:
         return reason
@@ -97,7 +97,7 @@ def run(call: Call) -> Tensor:
 
 
 def _deferred(call: Call) -> Deferred | None:
-    """Where a step of a loop leaves its rows; None where the operator must serve."""
+    """The place where a step of a loop leaves its rows; None where the operator must serve."""
     if not call.q.is_cuda or call.q.shape[2] != 1 or isinstance(call.visible, Coarse):
         return None
     return steps.deferred_of(call.k, call.v)

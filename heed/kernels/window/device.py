@@ -1,4 +1,4 @@
-"""What forward and backward share: which keys a query sees, its gain on them, what is dropped."""
+"""Functions of both passes: the keys that a query sees, its gain on them, what is dropped."""
 
 import triton
 import triton.language as tl
@@ -113,7 +113,7 @@ def several_runs(lo, hi, S):
 
 @triton.jit
 def last_of_run(lo, hi):
-    """Which ranges end a run of keys: those whose `end` no other range covers.
+    """The ranges that end a run of keys: those whose `end` no other range covers.
 
     Keys between runs are skipped: they may hold NaN, and zero times NaN is NaN.
     """
@@ -172,7 +172,7 @@ def bell(s, peak, rate):
 
 @triton.jit
 def below(ranked, T, x, WIDTH: tl.constexpr = 128):
-    """How many of T ascending numbers are below x, by a search every T/128th first."""
+    """The number of T ascending numbers below x, by a search every T/128th first."""
     lane = tl.arange(0, WIDTH)
     stride = (T + WIDTH - 1) // WIDTH
     at = lane * stride

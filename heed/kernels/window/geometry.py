@@ -1,4 +1,4 @@
-"""Who sees whom: arguments of the operator, and pointers, numbers and flags for the kernels."""
+"""Visibility: arguments of the operator, and pointers, numbers and flags for the kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heed.kernels.window.tuned import SLICE
 
 @dataclass(slots=True, eq=False)
 class Geometry:
-    """Which keys each query sees, and their gain; every tensor may be missing.
+    """The keys that each query sees, and their gain; every tensor may be missing.
 
     Windows are fixed (|s - place| <= half), near a centre (|s - centre| <= radius), or the blocks
     that a fixed window touches, beside which all other blocks stand as one key each.
@@ -41,11 +41,11 @@ class Geometry:
 
     @property
     def N(self) -> int:
-        """How many blocks stand as one key each, after the single keys."""
+        """The number of blocks that stand as one key each, after the single keys."""
         return 0 if self.opens is None else self.opens.shape[-1]
 
     def S(self, k: Tensor) -> int:
-        """How many single keys there are."""
+        """The number of single keys."""
         return k.shape[2] - self.N
 
     def tensors(self, nothing: Tensor) -> tuple[Tensor, ...]:
@@ -55,7 +55,7 @@ class Geometry:
 
     @property
     def threshold(self) -> int:
-        """What a number of 31 random bits must reach for dropout to keep a weight."""
+        """The threshold that a number of 31 random bits must reach for dropout to keep a weight."""
         return min(round(self.dropout * 2**31), 2**31 - 1)
 
     @property
@@ -100,7 +100,7 @@ def strides(see: Geometry) -> tuple[int, ...]:
 
 
 def coarseness(S: int) -> int:
-    """How many low bits of a place to drop, so that S places fit into two bytes."""
+    """The number of low bits of a place to drop, so that S places fit into two bytes."""
     return max(0, S.bit_length() - 15)
 
 

@@ -9,7 +9,7 @@ from heed.kernels.window.geometry import Geometry
 
 
 def kept(see: Geometry, B: int, H: int, T: int, columns: int) -> Tensor:
-    """Which weights dropout keeps, by the same arithmetic as the kernels.    -> B H T S+N"""
+    """The weights that dropout keeps, by the same arithmetic as the kernels.    -> B H T S+N"""
     assert see.seed is not None
     device = see.seed.device
     row = torch.arange(B * H * T, device=device)
@@ -31,7 +31,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def seen(see: Geometry, T: int, S: int, device: torch.device) -> Tensor:
-    """Who sees whom: single keys, then blocks.    -> B|1 H|1 T S+N"""
+    """The visible keys: single keys, then blocks.    -> B|1 H|1 T S+N"""
     place = torch.arange(T, device=device)[:, None] + see.first
     s = torch.arange(S, device=device)
     ok = torch.ones(1, 1, T, S, dtype=torch.bool, device=device)

@@ -45,7 +45,7 @@ def _sees(
 
 @triton.jit
 def _some(s, end, exists, SOME: tl.constexpr):
-    """Which of these keys are visible."""
+    """The visible ones of these keys."""
     ok = s < end
     if SOME:
         ok = ok & (tl.load(exists + s, mask=ok, other=0) != 0)

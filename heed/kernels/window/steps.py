@@ -20,7 +20,7 @@ from heed.kernels.window.geometry import Geometry, by_rows
 
 
 def deferred_of(k: Tensor, v: Tensor) -> Deferred | None:
-    """Where steps leave their rows; None for a memory that no loop shares, and under a trace."""
+    """The place where steps leave their rows; None for a memory that no loop shares, or a trace."""
     return None if recorded() or transformed() is not None else Deferred.of(k, v)
 
 

@@ -11,7 +11,7 @@ SLICE = 256
 
 
 class Tile(NamedTuple):
-    """How a pass cuts its work."""
+    """The division of a pass into tiles."""
 
     rows: int  # queries
     columns: int  # keys

@@ -14,7 +14,7 @@ Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class Rename(NamedTuple):
-    """Where a weight of heed is found in the other layout."""
+    """The place of a weight of heed in the other layout."""
 
     name: str | tuple[str, ...]
     """One tensor, or several joined along axis 0 (query, key and value to `in_proj_weight`)."""

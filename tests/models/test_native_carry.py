@@ -12,9 +12,9 @@ from heed.decoding import beam, greedy
 from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.kernels.decoder.native import _step
-from heed.models import native_stepping
-from heed.models.native_stepping import NativeCarry
-from heed.models.stepping import PlainCarry
+from heed.models import native_carry
+from heed.models.native_carry import NativeCarry
+from heed.models.plain_carry import PlainCarry
 from heed.models.transformer_settings import TransformerSettings, build, build_decoder
 from heed.records import Need
 from tests.kernels.levels import LEVELS
@@ -130,7 +130,7 @@ def test_large_weights_are_read_without_packing(
 ) -> None:
     at_level = native.Function("heed_decoder_step", _step.layout, at=level)
     monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
-    monkeypatch.setattr(native_stepping, "LARGE", 0)
+    monkeypatch.setattr(native_carry, "LARGE", 0)
     net, (source, lengths) = network(**kind), texts()
     carry = net.begin(source, lengths, "weight")
     assert carry.output.data.data_ptr() == _output(net).data_ptr()
@@ -138,7 +138,7 @@ def test_large_weights_are_read_without_packing(
     with torch.enable_grad():
         general = exact.begin(source, lengths, "weight")
     agree(net, carry, exact, general)
-    monkeypatch.setattr(native_stepping, "MANY", B - 1)
+    monkeypatch.setattr(native_carry, "MANY", B - 1)
     assert isinstance(net.begin(source, lengths), PlainCarry)  # PyTorch is faster here
 
 
@@ -147,13 +147,13 @@ def _output(net: Any) -> Tensor:
     return net.decoder.words.table.weight if out is None else out.weight
 
 
-@pytest.mark.parametrize("large", [0, native_stepping.LARGE])
+@pytest.mark.parametrize("large", [0, native_carry.LARGE])
 @torch.no_grad()
 def test_sharing_every_map_among_workers_changes_no_bit(
     large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With so many weights that several threads share each layer."""
-    monkeypatch.setattr(native_stepping, "LARGE", large)
+    monkeypatch.setattr(native_carry, "LARGE", large)
     settings = TransformerSettings(width=400, feed=900, heads=4, decoder_layers=1)
     net = build_decoder(settings, symbols=SYMBOLS, longest=S).eval()
     prompt, found, before = torch.randint(4, SYMBOLS, (B, 5)), [], torch.get_num_threads()

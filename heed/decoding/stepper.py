@@ -41,7 +41,7 @@ class Step(Protocol[Carried]):
 
     @property
     def weight(self) -> Tensor | None:
-        """Where the model looked to give these logits.    N S"""
+        """The attention weights behind these logits.    N S"""
 
 
 @runtime_checkable
@@ -95,7 +95,7 @@ class Hypothesis(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Where a hypothesis stopped: it had written `step` symbols and stood in `row`."""
+    """The end of a hypothesis: it had written `step` symbols and stood in `row`."""
 
     step: int
     row: int

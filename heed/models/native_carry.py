@@ -1,4 +1,4 @@
-"""The fast path of `heed.models.stepping` in one call of C per step, for float32 on the CPU.
+"""The fast path of `heed.models.plain_carry` in one call of C per step, for float32 on the CPU.
 
 Weights are packed once (heed.kernels.linear), a step is one call through all layers
 (heed.kernels.decoder), and the output layer forms only what a search needs. Reordering a beam
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import recorded
 from heed.kernels.choose import is_on
-from heed.kernels.decoder.native import Layer, Norm, Source, Stack
+from heed.kernels.decoder.native import DecoderLayer, Norm, Source, Stack
 from heed.kernels.linear.native import (
     Likeliest,
     Packed,
@@ -30,7 +30,7 @@ from heed.kernels.linear.native import (
 if TYPE_CHECKING:
     import heed
     from heed.models.layers import TransformerLayer
-    from heed.models.stepping import Start
+    from heed.models.plain_carry import Start
     from heed.models.transformer import Decoder, DecoderCarry
 
 
@@ -232,7 +232,7 @@ def _laid(parameters: list[nn.Parameter]) -> Lay:
     return pack if apart or sum(x.numel() for x in weights) < LARGE else as_it_is
 
 
-def _layer(layer: TransformerLayer, lay: Lay) -> Layer:
+def _layer(layer: TransformerLayer, lay: Lay) -> DecoderLayer:
     own, cross = layer.attention, layer.cross
     parts = (layer.around_attention, layer.around_feed, layer.around_cross)
     assert own.in_proj_weight is not None
@@ -241,7 +241,7 @@ def _layer(layer: TransformerLayer, lay: Lay) -> Layer:
         assert cross.in_proj_weight is not None
         ask = lay(cross.in_proj_weight, cross.in_proj_bias, rows=cross.embed_dim)
         answer = lay(*_parts(cross.out_proj))
-    return Layer(
+    return DecoderLayer(
         lay(own.in_proj_weight, own.in_proj_bias),
         lay(*_parts(own.out_proj)),
         ask,

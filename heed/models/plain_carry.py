@@ -19,9 +19,9 @@ from torch.nn.functional import embedding, pad
 import heed
 from heed.attention.position import Learned
 from heed.models.layers import TransformerLayer, pass_through
-from heed.models.native_stepping import Keep, NativeCarry, native_carry
+from heed.models.native_carry import Keep, NativeCarry, native_carry
 from heed.models.own_attention import project
-from heed.models.plain import HiddenPadding, PlainLayer, known
+from heed.models.plain_layer import HiddenPadding, PlainLayer, known
 from heed.models.positioned_words import PositionedWords, readable
 from heed.records import Need
 from heed.visible import Visible

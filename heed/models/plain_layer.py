@@ -1,6 +1,6 @@
 """Plain layers with their weights at hand, which the fast paths of a Transformer go through.
 
-`heed.models.encoding` is such a path for reading, `heed.models.stepping` and
+`heed.models.plain_encoder` is such a path for reading, `heed.models.plain_carry` and
 `heed.models.replaying` are for writing.
 """
 
@@ -15,12 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 import heed
-from heed.attention.align import Softmax
 from heed.attention.hooks import plain
+from heed.attention.part import Part
 from heed.attention.position import Learned, Position, Sinusoidal
-from heed.attention.reach import Global
-from heed.attention.read import Blend
-from heed.attention.score import ScaledDot
 from heed.models.layers import FeedForward, Residual, TransformerLayer
 from heed.models.own_attention import OwnAttention
 from heed.visible import Places
@@ -29,8 +26,7 @@ Map = Callable[[Tensor], Tensor]
 
 KNOWN = {
     *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.ModuleList),
-    *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
-    *(Sinusoidal, Learned, OwnAttention),
+    *(heed.MultiHeadAttention, heed.Mechanism, Sinusoidal, Learned, OwnAttention),
 }
 OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.positioned_words")
 """Modules of any other type, unless their class is from these files, rule the fast paths out."""
@@ -40,8 +36,9 @@ def known(network: nn.Module) -> bool:
     """Whether every module is of a known kind, all are in evaluation (a part may have been left in
     training), and no hook waits for their calls."""
     modules = list(network.modules())
-    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
-    usual = all(each.usual for each in modules if isinstance(each, ScaledDot))
+    others = [each for each in modules if not isinstance(each, Part)]
+    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in others)
+    usual = all(each.is_plain for each in others if type(each) is heed.Mechanism)
     return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 

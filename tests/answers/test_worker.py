@@ -1,24 +1,34 @@
 """Labels for the pieces of every kind of tokeniser: the same marks for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed
+from heed.data.kinds.text import Text
 from heed.data.tokenise import Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
-from heed.tasks.cutting import Cutting, alternatives, labels
+from heed.viewing.pieces import label
 
 TEXT = "a stirring film, 我爱"
 WORDS = ["a", "stir", "##ring", "film", ",", "我", "爱"]
 
 
+def labels(tokeniser: object, ids: Sequence[int], text: str | None = None) -> list[str]:
+    return Worker.labels(Text(tokeniser), ids, text)
+
+
+def alternatives(tokeniser: object, ids: Sequence[int]) -> list[str]:
+    kind = Text(tokeniser)
+    return [label(piece, within=kind.marked) for piece in kind.spelt(ids)]
+
+
 def cut(tokeniser: Tokeniser | Verbatim | Vocabulary | Borrowed) -> list[str]:
     (ids,) = tokeniser.encode([TEXT])
-    found = labels(tokeniser, ids, TEXT)
-    return [label for label in found if label not in ("␣", "</s>")]
+    return [each for each in labels(tokeniser, ids, TEXT) if each not in ("␣", "</s>")]
 
 
 def learnt(kind: str) -> Tokeniser:
@@ -101,7 +111,7 @@ def test_vocabularies_of_pretrained_models_have_the_same_marks(
     vocabulary = Vocabulary(made(), {"eos": 0})
     assert cut(vocabulary) == WORDS
     assert cut(Borrowed(vocabulary, "here")) == WORDS
-    assert Cutting(vocabulary).pieces(vocabulary.encode(["stirring"])[0]) == ["stir", "##ring"]
+    assert labels(vocabulary, vocabulary.encode(["stirring"])[0]) == ["stir", "##ring"]
 
 
 def test_whole_words_of_a_pretrained_model_are_not_marked() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import heed
 from heed.attention.memory import key_table
 from heed.models.layers import pass_through
-from heed.models.plain import HiddenPadding, PlainLayer, known
+from heed.models.plain_layer import HiddenPadding, PlainLayer, known
 from heed.models.positioned_words import readable
 from heed.records import Attended
 from heed.visible import Lengths, Visible

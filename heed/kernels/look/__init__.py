@@ -1,1 +1,0 @@
-"""One query of each row to its memory, on the CPU: dot products, softmax, weighted sum."""
