@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 from heed.data.sources import FilesReport, TextFiles, json_documents, text_lines
@@ -72,23 +73,33 @@ def parted(files: Files, share: float) -> tuple[Texts, Texts]:
     Of all the text it is the share that is asked for, in characters; of several files no more than
     half of the last. Where that file has several documents, each stays whole.
     """
-    cut = _cut([file for _, file in files], share)
+    every = tuple(file for _, file in files)
+    cut = _cut(every, share, tuple(map(_stamp, every)))
     return Texts(files, end=cut), Texts(files[-1:], start=cut)
 
 
-def _cut(files: list[TextFiles], share: float) -> int:
-    """The number of characters of the last file that are not held out."""
-    sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
+@lru_cache(maxsize=1)
+def _cut(files: tuple[TextFiles, ...], share: float, stamps: tuple[tuple[int, int], ...]) -> int:
+    """The number of characters of the last file that are not held out; found once for all parts.
+
+    stamps  of the files, so that changed ones are read again
+    """
+    sizes, starts = [], list[int]()
+    for file in files:
+        starts, at = [], 0  # of documents, but not of the first
+        for text, opens in read_pieces(file):
+            starts += [at] if opens and text and at else []
+            at += len(text)
+        sizes.append(at)
     asked = sum(sizes) - int(sum(sizes) * (1 - share))
     cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
-    at = begun = 0
-    for text, opens in read_pieces(files[-1]):
-        if opens and text and at:
-            begun = at
-        if begun >= cut:
-            break
-        at += len(text)
-    return begun or cut
+    return next((start for start in starts if start >= cut), starts[-1] if starts else cut)
+
+
+def _stamp(file: TextFiles) -> tuple[int, int]:
+    (path,) = file.paths
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def read_pieces(file: TextFiles) -> Iterator[Piece]:
