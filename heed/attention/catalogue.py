@@ -82,199 +82,197 @@ _ENTRIES = (
         score.Dot,
         "Luong 2015 §3.1",
         "how far they point the same way",
-        also="luong, dot product, inner product, multiplicative, content-based, "
-        "点积, 点乘, 内积, 乘性",
+        "luong, dot product, inner product, multiplicative, content-based, 点积, 点乘, 内积, 乘性",
     ),
     Entry(
         score.ScaledDot,
         "Vaswani 2017 eq. 1",
         "dot, kept from growing with the width",
-        also="vaswani, scaled dot product, dot product, sdpa, transformer, multiplicative, "
+        "vaswani, scaled dot product, dot product, sdpa, transformer, multiplicative, "
         "缩放点积, 点积, 点乘, 内积, 乘性",
     ),
     Entry(
         score.General,
         "Luong 2015 §3.1",
         "bilinear: a learned map between query and key",
-        also="luong, bilinear, multiplicative, content-based, 双线性, 乘性, 一般",
+        "luong, bilinear, multiplicative, content-based, 双线性, 乘性, 一般",
     ),
     Entry(
         score.Additive,
         "Bahdanau 2015 A.1.2",
         "a small network compares them",
-        also="bahdanau, mlp, perceptron, feed-forward, tanh, rnnsearch, content-based, "
+        "bahdanau, mlp, perceptron, feed-forward, tanh, rnnsearch, content-based, "
         "加性, 加法, 感知机, 前馈",
     ),
     Entry(
         score.Concat,
         "Luong 2015 §3.1",
         "additive, drawn as one matrix",
-        also="luong, concatenation, mlp, tanh, content-based, 拼接",
+        "luong, concatenation, mlp, tanh, content-based, 拼接",
     ),
     Entry(
         score.ConcatIdentity,
         "Luong 2015, released code",
         "concat with half of W fixed to the identity",
-        also="luong code, identity, 恒等",
+        "luong code, identity, 恒等",
     ),
     Entry(
         score.Location,
         "Luong 2015 §3.1",
         "places chosen from the query alone",
-        also="luong, location-based, position-based, 位置, 基于位置",
+        "luong, location-based, position-based, 位置, 基于位置",
     ),
     Entry(
         score.KeyValue,
         "after Miller 2016",
         "the value takes part in the comparison",
-        also="miller, key-value memory, memory network, 键值, 记忆网络",
+        "miller, key-value memory, memory network, 键值, 记忆网络",
     ),
     Entry(
         score.Cosine,
         "Graves 2014 §3.3.1",
         "angle alone",
-        also="graves, content-based, content addressing, ntm, neural turing machine, "
+        "graves, content-based, content addressing, ntm, neural turing machine, "
         "cosine similarity, 余弦, 余弦相似度, 图灵机",
     ),
     Entry(
         score.Relative,
         "Dai 2019 §3.3, Yang 2019",
         "content and distance",
-        also="dai, transformer-xl, xlnet, relative position, 相对, 相对位置, 位置",
+        "dai, transformer-xl, xlnet, relative position, 相对, 相对位置, 位置",
     ),
     Entry(
         past.Coverage,
         "See 2017 §2.3",
         "knows what has been looked at; penalty Σ min(a, cov)",
-        also="see, pointer-generator, 覆盖, 覆盖度",
+        "see, pointer-generator, 覆盖, 覆盖度",
     ),
     Entry(
         past.LocationAware,
         "Chorowski 2015 §2.2",
         "knows where it looked last",
-        also="chorowski, location-sensitive, hybrid, convolutional, tacotron, "
+        "chorowski, location-sensitive, hybrid, convolutional, tacotron, "
         "位置敏感, 位置感知, 位置, 混合, 卷积",
     ),
     Entry(
         reach.Global,
         "Luong 2015 §3.1",
         "every place",
-        also="luong global, full, all keys, unrestricted, 全局, 完全",
+        "luong global, full, all keys, unrestricted, 全局, 完全",
     ),
     Entry(
         reach.LocalM,
         "Luong 2015 §3.2",
         "a window that moves with the step",
-        also="luong, local, monotonic local, local monotonic, 局部, 单调局部, 局部单调, 单调",
+        "luong, local, monotonic local, local monotonic, 局部, 单调局部, 局部单调, 单调",
     ),
     Entry(
         reach.LocalP,
         "Luong 2015 eq. 9-10",
         "a window around a predicted place",
-        also="luong, local, predictive, local predictive, gaussian, 局部, 预测, 局部预测, 高斯",
+        "luong, local, predictive, local predictive, gaussian, 局部, 预测, 局部预测, 高斯",
     ),
     Entry(
         reach.FixedWindow,
         "Beltagy 2020 §3.1",
         "self-attention among neighbours",
-        also="beltagy, longformer, sliding window, banded, local, neighbourhood, neighborhood, "
+        "beltagy, longformer, sliding window, banded, local, neighbourhood, neighborhood, "
         "滑动窗口, 固定窗口, 窗口, 局部",
     ),
     Entry(
         reach.ExpandedWindow,
         "after Beltagy 2020 and Zhu 2021",
         "near places one by one, far ones by the block",
-        also="longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",
+        "longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",
     ),
     Entry(
         Mixed,
         "Luong 2015 §3, combined",
         "global and local-p, blended by a gate",
-        also="hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
+        "hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
         lanes=("global", "local-p"),
     ),
     Entry(
         reach.Static,
         "Yang 2016 §2.2",
         "a text becomes a vector",
-        also="yang, han, hierarchical, pooling, attentive pooling, self-attentive, learned query, "
+        "yang, han, hierarchical, pooling, attentive pooling, self-attentive, learned query, "
         "静态, 池化, 层次",
     ),
     Entry(
         align.Softmax,
         "Bridle 1990",
         "a distribution",
-        also="soft, deterministic, dense, boltzmann, bridle, 软, 柔性, 确定性",
+        "soft, deterministic, dense, boltzmann, bridle, 软, 柔性, 确定性",
     ),
     Entry(
         align.Sparsemax,
         "Martins 2016",
         "a distribution with exact zeros",
-        also="sparse, martins, simplex projection, 稀疏",
+        "sparse, martins, simplex projection, 稀疏",
     ),
     Entry(
         align.Entmax,
         "Peters 2019",
         "between softmax and sparsemax, α = 1.5",
-        also="sparse, peters, tsallis, entmax15, alpha-entmax, 稀疏",
+        "sparse, peters, tsallis, entmax15, alpha-entmax, 稀疏",
     ),
     Entry(
         align.Argmax,
         "Bengio 2013",
         "hard; learns straight through",
-        also="hard, straight-through, ste, one-hot, maximum, 硬, 硬性, 最大值",
+        "hard, straight-through, ste, one-hot, maximum, 硬, 硬性, 最大值",
     ),
     Entry(
         align.Sample,
         "Xu 2015 §4.1",
         "hard; learns by REINFORCE",
-        also="hard, stochastic, xu, reinforce, monte carlo, sampling, show attend and tell, "
+        "hard, stochastic, xu, reinforce, monte carlo, sampling, show attend and tell, "
         "硬, 硬性, 随机, 采样, 抽样",
     ),
     Entry(
         align.Gumbel,
         "Jang 2017",
         "hard draws; learns straight through",
-        also="hard, stochastic, gumbel-softmax, jang, maddison, concrete, straight-through, "
+        "hard, stochastic, gumbel-softmax, jang, maddison, concrete, straight-through, "
         "硬, 硬性, 随机",
     ),
     Entry(
         moving.Forward,
         "Zhang 2018 §3",
         "stays or advances by one",
-        also="zhang, tts, stay or advance, 前向, 单调",
+        "zhang, tts, stay or advance, 前向, 单调",
     ),
     Entry(
         moving.ForcedForward,
         "after Zhang 2018 and See 2017",
         "hardly uses a place again, and moves on",
-        also="zhang, forced monotonic, 强制前向, 单调",
+        "zhang, forced monotonic, 强制前向, 单调",
     ),
     Entry(
         moving.Monotonic,
         "Raffel 2017",
         "reads left to right, never back; rows may sum to less than one",
-        also="raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
+        "raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
     ),
     Entry(
         moving.MixtureWindow,
         "Graves 2013 §5.1",
         "soft windows that move forward; looks at no key",
-        also="graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
+        "graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
         "高斯混合, 混合高斯, 高斯, 混合",
     ),
     Entry(
         read.Blend,
         "Bahdanau 2015 eq. 5",
         "gathers values",
-        also="weighted sum, weighted average, expectation, context vector, "
-        "加权和, 加权平均, 上下文向量",
+        "weighted sum, weighted average, expectation, context vector, 加权和, 加权平均, 上下文向量",
     ),
     Entry(
         read.Pointer,
         "Vinyals 2015 §2.3",
         "the distribution over the input is the answer",
-        also="vinyals, pointer network, ptr-net, pointer-generator, copy, copying, "
+        "vinyals, pointer network, ptr-net, pointer-generator, copy, copying, "
         "指针, 指针网络, 复制, 拷贝",
     ),
 )
