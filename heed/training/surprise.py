@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 PAD = 0
-HELD = {"cpu": 3 * 2**19}  # logits at a time: what a cache holds, and not many cuts
+HELD = {"cpu": 6 * 2**20}  # logits at a time: not many cuts
 HELD_ELSEWHERE = 2**22  # at least, what keeps a GPU busy; or as many as the output has weights
 
 
@@ -187,23 +187,30 @@ class _Rows(NamedTuple):
         return (slice(i, i + size) for i in range(0, N, size))
 
     def go(self, learning: bool) -> None:
-        """Go through all rows."""
-        for part in self.parts():
-            p = self.judge(part)
+        """Go through all rows, in the same memory: new pages take longer than what fills them."""
+        parts = list(self.parts())
+        room = self.weight.new_empty(parts[0].stop if parts else 0, len(self.weight))
+        for part in parts:
+            p = self.judge(part, room[: len(self.right[part])])
             if learning:
                 self.learn(part, p)
 
-    def judge(self, part: slice) -> Tensor:
-        """Add up the loss of some rows.    -> p, n V"""
-        right, there, V = self.right[part], self.there[part], len(self.weight)
-        logits = F.linear(self.known[part], self.weight, self.bias)
-        p = logits.softmax(1, dtype=self.total.dtype)
+    def judge(self, part: slice, logits: Tensor) -> Tensor:
+        """Add up the loss of some rows.    -> p, n V, on a CPU in the room for the logits"""
+        right, there, wide = self.right[part], self.there[part], self.total.dtype
+        if self.bias is None:
+            torch.mm(self.known[part], self.weight.t(), out=logits)
+        else:
+            torch.addmm(self.bias, self.known[part], self.weight.t(), out=logits)
+        own, most = logits.gather(1, right[:, None])[:, 0], logits.amax(1)
+        mean = logits.mean(1, dtype=wide) if self.smoothing else None
+        place = logits if logits.is_cpu and logits.dtype == wide else None
+        p = torch.softmax(logits, 1, wide, out=place)
         # log Σ exp is the largest logit less the log of its p, and that p is no less than 1/V.
-        norm = logits.amax(1) - p.amax(1).log()
-        self.nll[part] = (norm - logits.gather(1, right[:, None])[:, 0]) * there
+        norm = most - p.amax(1).log()
+        self.nll[part] = (norm - own) * there
         self.total.add_(self.nll[part].sum(), alpha=1 - self.smoothing)
-        if self.smoothing:
-            mean = logits.sum(1, dtype=p.dtype) / V
+        if mean is not None:
             self.total.add_(((norm - mean) * there).sum(), alpha=self.smoothing)
         return p
 
