@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -14,8 +13,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from heed.answers.continuation_scores import UNREAD, LanguageScores, PredictedText
 from heed.answers.documents import OfDocuments
-from heed.answers.form import Example, Reading, Words
+from heed.answers.form import Example, Words
 from heed.answers.memories import Remembering
 from heed.answers.worker import Worker
 from heed.data.batches import Batch
@@ -100,40 +100,6 @@ class NextSymbol(SequenceObjective):
         lengths = lengths * (batch.rows >= 0)
         places = torch.arange(labels.shape[1], device=labels.device)
         return labels.masked_fill(places >= lengths[:, None], NONE)
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedText(Reading):
-    """The surprise of a model at a text, and the length of the text."""
-
-    characters: int
-    bytes: int
-    unknown: int  # symbols that the vocabulary does not know
-
-    @classmethod
-    def of(cls, readings: Sequence[PredictedText]) -> PredictedText:
-        """Several texts together."""
-        nats = sum(each.nats for each in readings)
-        fields = ("count", "characters", "bytes", "unknown")
-        return cls(nats, *(sum(getattr(each, name) for each in readings) for name in fields))
-
-    @property
-    def loss(self) -> float:
-        """Nats per symbol."""
-        return self.nats / max(self.count, 1)
-
-    @property
-    def perplexity(self) -> float:
-        """The perplexity per symbol."""
-        return math.exp(min(self.loss, 700))
-
-    def bits(self, of: int) -> float:
-        """Bits per character or byte, by how many of them there are."""
-        return self.nats / math.log(2) / max(of, 1)
-
-
-UNREAD = PredictedText(nats=0.0, count=0, characters=0, bytes=0, unknown=0)
-"""The reading of a text in which nothing can be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,8 +401,8 @@ class Continuation(OfDocuments[Continued]):
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, and bits per character."""
-        found = PredictedText.of(worker.read(examples))
-        bits = {"bits_per_character": found.bits(found.characters)}
+        found = LanguageScores.of(worker.read(examples), context=self.context)
+        bits = {"bits_per_character": found.bits_per_character}
         return found.loss, {"perplexity": found.perplexity, **bits}, f"loss {found.loss:.4f}"
 
     def brief(self, answer: Continued) -> str:

@@ -148,6 +148,10 @@ class Report:
         self.kept -= 1
         self.drop(reason)
 
+    def told(self, what: str) -> Iterator[str]:
+        """Lines on what was read."""
+        yield f"{what}: {self}"
+
     def __str__(self) -> str:
         lost = sum(self.dropped.values())
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))

@@ -179,7 +179,7 @@ class FilesReport(Report):
     def told(self, what: str) -> Iterator[str]:
         """A line on each file, where there are several, and one on all together."""
         if len(self.files) < 2:
-            yield f"{what}: {self}"
+            yield from super().told(what)
             return
         yield from (f"{what}, {name}: {own}" for name, own in self.files[:MOST])
         more = len(self.files) - MOST

@@ -20,33 +20,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 import heed
-from heed.answers.continuation import Continuation, Decoding, Memory, PredictedText
+from heed.answers.continuation import Continuation, Decoding, Memory
+from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.documents import gathered
 from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
 from heed.data.kinds.text import RawText
 from heed.data.packed_rows import PackedRows
-from heed.data.sources import (
-    FilesReport,
-    TextFiles,
-    TextSources,
-    each_file,
-    json_documents,
-    text_lines,
-    told,
-)
+from heed.data.raw_texts import DocumentReport, Texts, parted
+from heed.data.sources import TextFiles, TextSources, each_file, told
 from heed.data.tokenise import SPECIALS
-from heed.data.verbatim import Kind, Verbatim, in_pieces
+from heed.data.verbatim import Kind, Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.events import Progress, Work
@@ -69,7 +62,6 @@ from heed.tasks.task import (
     check_vocabulary,
     headline,
 )
-from heed.viewing.blocks import Table
 
 OPENING = 32  # symbols of an excerpt
 TOGETHER = 100  # texts that are scored before the progress is told
@@ -217,192 +209,17 @@ class LanguageConfig(Config):
         return build(self.model, symbols=self.symbols, context=self.context)
 
 
-class Piece(NamedTuple):
-    """Some of a text, and whether a document begins with it."""
-
-    text: str
-    opens: bool
-
-
-@dataclass
-class DocumentReport(FilesReport):
-    """Counts of documents: read = kept + dropped, at every moment."""
-
-    one: ClassVar[str] = "document"
-
-    characters: int = 0
-    unknown: int = 0  # symbols that the vocabulary does not know
-
-    def add(self, name: str, own: Any) -> None:
-        """Add the report on a file that was read to its end."""
-        super().add(name, own)
-        self.characters += own.characters
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}; {self.characters:,} characters"
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The text of some files, as one corpus.
-
-    start  how many characters of the first file are left out
-    end    how many characters of the last file there are; None: all
-    """
-
-    files: Sequence[tuple[str, TextFiles]]
-    start: int = 0
-    end: int | None = None
-
-    def pieces(self, report: DocumentReport | None = None) -> Iterator[Piece]:
-        """The text from its beginning, some of it at a time; `report` counts along."""
-        report = DocumentReport() if report is None else report
-        for number, (name, file) in enumerate(self.files, 1):
-            own = DocumentReport()
-            start = self.start if number == 1 else 0
-            end = self.end if number == len(self.files) else None
-            yield from _counted(between(read_pieces(file), start, end), own)
-            report.add(name, own)
-
-
 def texts(data: Data, root: Path) -> dict[str, Texts]:
-    """The text of each part: train, valid, and test if there is one.
-
-    Without files to validate by, the end of the last training file is held out: of all the
-    training text the share that was asked for, in characters; of several files no more than half
-    of the last. Where that file has several documents, each stays whole.
-    """
+    """The text of each part: train, valid, and test if there is one. Without files to validate by,
+    the end of the last training file is held out."""
     folder = root / data.folder
     parts = {part: getattr(data, part) for part in ("train", "valid", "test")}
     files = {part: each_file(some, folder) for part, some in parts.items() if some is not None}
     found = {part: Texts(some) for part, some in files.items()}
     if "valid" not in found:
-        train = files["train"]
         assert data.held_out is not None  # or there is text to validate by
-        cut = _cut([file for _, file in train], data.held_out)
-        found["train"], found["valid"] = Texts(train, end=cut), Texts(train[-1:], start=cut)
+        found["train"], found["valid"] = parted(files["train"], data.held_out)
     return found
-
-
-def _cut(files: list[TextFiles], share: float) -> int:
-    """The number of characters of the last file that are not held out."""
-    sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
-    asked = sum(sizes) - int(sum(sizes) * (1 - share))
-    cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
-    at = begun = 0
-    for text, opens in read_pieces(files[-1]):
-        if opens and text and at:
-            begun = at
-        if begun >= cut:
-            break
-        at += len(text)
-    return begun or cut
-
-
-def read_pieces(file: TextFiles) -> Iterator[Piece]:
-    """The documents of one file, some of each at a time; one that is blank is an empty piece."""
-    for document in _documents(file):
-        opens = True
-        for text in document:
-            yield Piece(text, opens)
-            opens = False
-        if opens:
-            yield Piece("", opens)
-
-
-def _documents(file: TextFiles) -> Iterator[Iterable[str]]:
-    r"""The documents of one file, in pieces. Every line ends at "\n", the last one too."""
-    (path,) = file.paths
-    if file.text and file.lines == "together":
-        yield in_pieces(text_lines(path, file.column))
-        return
-    several = json_documents(path, file.key) if file.jsonl else None
-    lines = ([line] for line in text_lines(path, file.column)) if several is None else several
-    for document in lines:
-        text = "\n".join(document)
-        yield [text if text.endswith("\n") else f"{text}\n"] if text.strip() else []
-
-
-def between(pieces: Iterator[Piece], start: int, end: int | None) -> Iterator[Piece]:
-    """The characters of a text from `start` to `end`, by the pieces that it comes in."""
-    at, first = 0, True
-    for text, opens in pieces:
-        if end is not None and at >= end:
-            return
-        some = text[max(0, start - at) : None if end is None else end - at]
-        if some or (not text and at >= start):
-            yield Piece(some, opens or first)
-            first = False
-        at += len(text)
-
-
-def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]:
-    """The pieces of documents that are not blank, counted as they pass."""
-    for piece in pieces:
-        report.read += piece.opens
-        if not piece.text:
-            report.drop("blank")
-            continue
-        report.kept += piece.opens
-        report.characters += len(piece.text)
-        yield piece
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageScores:
-    """Scores of a predicted text."""
-
-    symbols: int
-    characters: int
-    unknown: int  # symbols that the vocabulary does not know
-    context: int  # symbols in a window
-    overlap: int  # how many of these were read before
-    loss: float  # nats per symbol
-    perplexity: float
-    bits_per_character: float
-    bits_per_byte: float
-
-    @classmethod
-    def of(
-        cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0
-    ) -> LanguageScores:
-        """The scores of some texts together."""
-        all_ = PredictedText.of(readings)
-        return cls(
-            all_.count,
-            all_.characters,
-            all_.unknown,
-            context,
-            overlap,
-            all_.loss,
-            all_.perplexity,
-            all_.bits(all_.characters),
-            all_.bits(all_.bytes),
-        )
-
-    def line(self) -> str:
-        """The scores in one line."""
-        return (
-            f"loss {self.loss:.4f} · perplexity {self.perplexity:.3f} · "
-            f"{self.bits_per_character:.4f} bits per character"
-        )
-
-    def facts(self) -> list[tuple[str, str, str]]:
-        """The scores, each with what makes it comparable."""
-        window = f"windows of {self.context} symbols"
-        window += f", with an overlap of {self.overlap}" if self.overlap else ""
-        strange = f"{self.unknown:,} unknown" if self.unknown else ""
-        return [
-            ("symbols", f"{self.symbols:,}", strange),
-            ("loss", f"{self.loss:.4f}", f"nats per symbol, in {window}"),
-            ("perplexity", f"{self.perplexity:.3f}", "per symbol"),
-            ("bits per character", f"{self.bits_per_character:.4f}", ""),
-            ("bits per byte", f"{self.bits_per_byte:.4f}", ""),
-        ]
-
-    def tables(self) -> list[Table]:
-        """There are none."""
-        return []
 
 
 class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
@@ -429,10 +246,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         return {**model, "attention": name}
 
     # Text
-
-    def parts(self, data: Data) -> list[str]:
-        """The end of the text, unless there are files to validate by."""
-        return ["valid", "test"] if data.test else ["valid"]
 
     def report(self) -> DocumentReport:
         """A count of documents and characters."""
@@ -490,13 +303,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             raise Refused(f"{start.path} has no tokeniser that keeps text unchanged")
         pieces.save(folder.tokenizer)
         return _codec(pieces, recipe.model, data.context, data.memory)
-
-    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """Report the documents read, kept and dropped of each file."""
-        unknown = f"; {report.unknown:,} symbols of it are unknown" if report.unknown else ""
-        which = "training" if part == "train" else part
-        *files, whole = report.told(f"{which} text")
-        yield from [*files, f"{whole}{unknown}"]
 
     def noted(self, recipe: LanguageRecipe, prepared: Prepared) -> Iterator[str]:
         """Report the number of symbols."""

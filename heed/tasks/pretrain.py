@@ -32,17 +32,8 @@ from torch import nn
 import heed
 from heed.answers.documents import gathered
 from heed.answers.form import Example
-from heed.answers.hidden import (
-    SEED,
-    Hidden,
-    HiddenReading,
-    HiddenWords,
-    HiddenWordScores,
-    Objective,
-    Ordered,
-    Shares,
-    unigram,
-)
+from heed.answers.hidden import SEED, Hidden, HiddenWords, Objective, Ordered
+from heed.answers.hidden_scores import HiddenReading, HiddenWordScores, Shares, unigram
 from heed.answers.worker import Worker
 from heed.data.borrowed import Hiding, Renumbered, load_hiding
 from heed.data.chance import below
@@ -255,7 +246,7 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
     name = "pretrain"
     about = headline(sys.modules[__name__])
     recipe, config, form = PretrainRecipe, PretrainConfig, HiddenWords
-    examples_are = "documents"
+    examples_are = "text"
     onward = (*Task.onward, "train RECIPE --from {run}")
     few, sampled, watched = 3, 3, 3
     scoring = ()
@@ -272,10 +263,6 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
         return {**model, "attention": name}
 
     # Documents
-
-    def parts(self, data: Data) -> list[str]:
-        """Some of the documents, unless there are files to validate by."""
-        return ["valid", "test"] if data.test else ["valid"]
 
     def report(self) -> SentenceReport:
         """A count of sentences and documents."""
@@ -327,10 +314,6 @@ class Pretraining(Task[PretrainRecipe, PretrainConfig]):
             )
         pieces.save(folder.tokenizer)
         return _codec(_loaded(folder, rows), recipe.objective, data.longest, recipe.model.longest)
-
-    def report_lines(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
-        """Report the sentences read, kept and dropped of each file."""
-        return iter(report.told(f"{'training' if part == 'train' else part} text"))
 
     def beside(self, folder: RunFolder, prepared: Prepared) -> None:
         """The frequency of each symbol in the training text, a baseline for any model."""

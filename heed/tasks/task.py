@@ -312,7 +312,8 @@ class Task(ABC, Generic[R, C]):
 
     def parts(self, data: Any) -> list[str]:
         """The parts of the data beside what is trained on."""
-        tested = getattr(data, "built_in", None) or data.test or data.held_out.test
+        tested = getattr(data, "built_in", None) or data.test
+        tested = tested or getattr(data.held_out, "test", None)
         return ["valid", "test"] if tested else ["valid"]
 
     def files(self, data: Any, part: str, root: Path) -> tuple[Any, Callable[[str], bool] | None]:
@@ -354,7 +355,8 @@ class Task(ABC, Generic[R, C]):
         longest = next(iter(codec.inputs.values())).longest
         long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
         which = "training" if part == "train" else part
-        yield f"{which} {self.examples_are}: {report}{long}"
+        *files, whole = report.told(f"{which} {self.examples_are}")
+        yield from [*files, f"{whole}{long}"]
 
     def beside(self, folder: RunFolder, prepared: Prepared) -> None:
         """Write what else a run keeps of its training examples."""

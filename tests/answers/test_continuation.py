@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from heed.answers.continuation import Continuation, Continued, Decoding, PredictedText
+from heed.answers.continuation import Continuation, Continued, Decoding
+from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import marks_of
@@ -229,10 +230,10 @@ def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, toke
     assert found.count == counted == len(ids) - 1
     first = len(writer.kind.pieces.decode(ids[:1]))
     assert found.characters == found.bytes == len(text) - first
-    assert found.bits(found.characters) == pytest.approx(
-        found.loss * found.count / found.characters / math.log(2)
-    )
-    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    scores = LanguageScores.of([found], context=8)
+    bits = found.loss * found.count / found.characters / math.log(2)
+    assert scores.bits_per_character == pytest.approx(bits)
+    assert scores.perplexity == pytest.approx(math.exp(found.loss))
 
 
 def test_texts_that_cannot_be_scored() -> None:

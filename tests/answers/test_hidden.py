@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +10,8 @@ import pytest
 import torch
 
 from heed.answers.form import Example
-from heed.answers.hidden import (
-    Filled,
-    Hidden,
-    HiddenReading,
-    HiddenWords,
-    Ordered,
-    Scores,
-    ask,
-    unigram,
-)
+from heed.answers.hidden import Filled, Hidden, HiddenWords, Ordered, ask
+from heed.answers.hidden_scores import HiddenWordScores
 from heed.answers.worker import Worker
 from heed.data.documents import Documents
 from heed.data.kinds.text import MaskedText
@@ -171,7 +162,7 @@ def test_the_score_of_a_text_sums_over_its_hidden_symbols(
 ) -> None:
     given = worker(tokeniser, objective)
     batches = Remade(given.form.maker(documents(given)), tokens=100, seed=1, fixed=True)
-    scores = Scores.of(list(given.form.read(given, (), batches)))
+    scores = HiddenWordScores.of(list(given.form.read(given, (), batches)))
     surprise = right = words = wrong = pairs = 0.0
     seen: list[int] = []
     with torch.inference_mode():
@@ -235,7 +226,7 @@ def test_documents_are_read_the_same_each_time(tokeniser: Tokeniser, objective: 
     examples = [Example((tuple(sentences),), True) for sentences in DOCUMENTS]
     first, again = given.read(examples), given.read(list(examples))
     assert [each.nats for each in first] == [each.nats for each in again]
-    scores = Scores.of(first)
+    scores = HiddenWordScores.of(first)
     assert scores.words == sum(each.count for each in first) > 20
     assert given.loss(examples) == scores.total
     assert (scores.follows_loss is not None) == given.form.is_paired
@@ -276,50 +267,3 @@ def test_a_line_lists_words_only_if_several_are_asked_for(tokeniser: Tokeniser) 
         assert [len(named) for named in found.words] == [best, best]
     (pair,) = filled(given, ["a\tb [MASK]"], 1)
     assert pair.text.split("\t")[-1].startswith("follows 0.")
-
-
-def test_scores_by_hand() -> None:
-    first = HiddenReading(3.0, 3, 1, np.array([0, 2, 0, 1]), 0.5, 1, 2)
-    second = HiddenReading(1.0, 1, 0, np.array([0, 0, 0, 1]), 0.3, 2, 2)
-    scores = Scores.of([first, second])
-    assert (scores.words, scores.loss, scores.accuracy) == (4, 1.0, 25.0)
-    assert scores.perplexity == pytest.approx(math.e)
-    assert scores.words_entropy == pytest.approx(math.log(2))
-    assert scores.unigram_loss is None
-    assert (scores.pairs, scores.follows_accuracy) == (4, 75.0)
-    assert scores.follows_loss == pytest.approx(0.2)
-    assert scores.total == pytest.approx(1.2)
-    told = "loss 1.2000 = words 1.0000 (entropy of these words 0.6931) + next sentence 0.2000 · "
-    assert scores.line().startswith(told)  # the sum is what training and its history show
-    assert scores.line().endswith("next sentence 75.0 %")
-    alone = Scores.of([HiddenReading(2.0, 2, 1, np.array([0, 2]))])
-    assert alone.follows_loss is None
-    assert alone.total == 1.0
-    beside = Scores.of([first, second], np.array([0.0, 0.125, 0.0, 0.875]))
-    assert beside.unigram_loss == pytest.approx((2 * math.log(8) + 2 * math.log(8 / 7)) / 4)
-    assert "words 1.0000 (unigram 1.1065) + " in beside.line()
-    assert alone.line().startswith("loss 1.0000 (entropy of these words ")
-    assert "next" not in alone.line()
-    assert alone.words_entropy == 0
-
-
-def test_unigrams_are_those_of_the_training_text() -> None:
-    plain = np.array([False, True, True, True, True])
-    found = unigram(np.array([9, 3, 1, 0, 0]), plain)  # 2 kinds, 4 symbols, 2 kinds never seen
-    assert found[1:] == pytest.approx([3 / 6, 1 / 6, 1 / 6, 1 / 6])
-    assert unigram(np.array([9, 3, 1, 2, 2]), plain)[1:] == pytest.approx(
-        np.array([3, 1, 2, 2]) / 8
-    )
-    assert unigram(np.array([9, 0, 0, 0, 0]), plain)[1:] == pytest.approx(1 / 4)
-    for counts in ([0, 7, 0, 0, 0], [0, 1, 2, 3, 4], [5, 0, 0, 9, 1]):
-        assert unigram(np.array(counts), plain)[plain].sum() == pytest.approx(1)
-
-
-def test_a_short_text_costs_by_unigrams_what_the_training_text_says() -> None:
-    """The entropy of three words is at most log 3, however rare they are."""
-    plain = np.ones(1000, bool)
-    targets = np.zeros(1000, np.int64)
-    targets[:3] = 1
-    scores = Scores.of([HiddenReading(9.0, 3, 0, targets)], unigram(np.ones(1000, np.int64), plain))
-    assert scores.words_entropy == pytest.approx(math.log(3))
-    assert scores.unigram_loss == pytest.approx(math.log(1000))

@@ -111,7 +111,7 @@ def test_a_compiled_step_passes_its_state_on(case: Case) -> None:
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@every([Case("additive"), Case("sparsemax")])
+@every([Case("additive"), Case("sparsemax"), Case("scaled-dot", 4, 2)])
 def test_compiles_with_inductor(case: Case) -> None:
     learns = case.name == "additive"
     asked = Asked(case, case.build(torch.float32).requires_grad_(learns))
@@ -138,7 +138,7 @@ def test_the_function_compiles_for_unknown_lengths(name: str) -> None:
         return heed.attend(q, k, k, name).context
 
     compiled = torch.compile(look, fullgraph=True, dynamic=True, backend="aot_eager")
-    # Where T = S at first, they are one number to a compiler, which compiles again: once is enough.
+    # Where T = S at first, a compiler takes them for one number and compiles again: once is enough.
     for T, S in ((17, 17 if name == "dot" else 19), (29, 40), (3, 5)):
         q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, S, 8)
         close(compiled(q, k), look(q, k), 1e-5)

@@ -14,7 +14,8 @@ import pytest
 import torch
 import yaml
 
-from heed.answers.continuation import Continuation, Continued, Decoding, NextSymbol, PredictedText
+from heed.answers.continuation import Continuation, Continued, Decoding, NextSymbol
+from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.form import Example
 from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
@@ -34,7 +35,7 @@ from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.validating import Validated
 from heed.storage import tensors
-from heed.tasks.language_model import TASK, LanguageScores, build
+from heed.tasks.language_model import TASK, build
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 

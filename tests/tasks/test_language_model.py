@@ -1,16 +1,16 @@
 """Text cut into parts, settings that suit it, and scores by hand."""
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from heed.answers.continuation import Continuation, PredictedText
+from heed.answers.continuation import Continuation
 from heed.answers.form import Example
 from heed.data.borrowed import marks_of
 from heed.data.kinds.text import RawText
+from heed.data.raw_texts import DocumentReport, Piece
 from heed.data.tokenise import EOS
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
@@ -18,18 +18,7 @@ from heed.events import finish
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.storage.run_folder import RunFolder
-from heed.tasks.language_model import (
-    TASK,
-    Data,
-    DocumentReport,
-    LanguageRecipe,
-    LanguageScores,
-    Piece,
-    between,
-    build,
-    places,
-    texts,
-)
+from heed.tasks.language_model import TASK, Data, LanguageRecipe, build, places, texts
 from heed.tasks.task import Codec
 
 
@@ -69,17 +58,6 @@ def test_parts_from_separate_files(tmp_path: Path) -> None:
         Data(train=["a", "a"])
     with pytest.raises(Refused, match="cannot read"):
         parted(Data(train="none"), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "wanted"),
-    [(0, 4, ["abc", "d"]), (1, 3, ["bc"]), (3, None, ["de", "f"]), (4, 5, ["e"]), (6, None, [])],
-)
-def test_a_part_between_two_positions(start: int, end: int | None, wanted: list[str]) -> None:
-    pieces = [Piece("abc", True), Piece("de", False), Piece("f", True)]
-    found = list(between(iter(pieces), start, end))
-    assert [piece.text for piece in found] == wanted
-    assert all(piece.opens for piece in found[:1])
 
 
 def test_the_vocabulary_is_made_from_the_training_text(tmp_path: Path) -> None:
@@ -189,15 +167,3 @@ def test_settings_that_do_not_suit_the_text_are_refused() -> None:
     ):
         with pytest.raises(Refused, match=message):
             build(settings, symbols=9, context=17)
-
-
-def test_scores_by_hand() -> None:
-    """Two texts of 3 and 1 symbols, e nats in all; the second has a letter of two bytes."""
-    readings = [PredictedText(2.0, 3, 6, 6, 0), PredictedText(1.0, 1, 2, 3, 1)]
-    scores = LanguageScores.of(readings, context=8, overlap=2)
-    assert scores.loss == pytest.approx(0.75)
-    assert scores.perplexity == pytest.approx(math.exp(0.75))
-    assert scores.bits_per_character == pytest.approx(3 / math.log(2) / 8)
-    assert scores.bits_per_byte == pytest.approx(3 / math.log(2) / 9)
-    assert (scores.symbols, scores.unknown) == (4, 1)
-    assert "loss 0.7500" in scores.line()
