@@ -1,8 +1,9 @@
 """What every test relies on: a fixed seed, no deadlines for property tests, a GPU if asked for."""
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     if config.getoption("--thorough"):
         return "cases: all"
     return "cases: those in which all pairs of parameters' values meet; all of them with --thorough"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Spend no time on looking for garbage among a million objects that stay, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 LEFT_OUT = pytest.StashKey[int]()

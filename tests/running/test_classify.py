@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.answers.label import LabelObjective, LabelTraining
 from heed.cli.predict import printed
@@ -186,8 +187,14 @@ def test_adversarial_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # compilers warn
-def test_a_compiled_network_learns_from_adversarial_words_alike(tmp_path: Path) -> None:
+def test_a_compiled_network_learns_from_adversarial_words_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.compiler.reset()
+    traced = partialmethod(
+        nn.Module.compile, backend="aot_eager"
+    )  # both graphs, without a C compiler
+    monkeypatch.setattr(nn.Module, "compile", traced)
     raw = recipe(files(tmp_path / "data"), steps=3, validate_every=3, adversarial=0.3)
     raw["model"] |= {"pool": "mean"}
     losses = []
