@@ -8,7 +8,7 @@ WORKERS ?= 2
 # A copy with its own library, built for this processor alone and checked at every access.
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
-TESTED := tests/kernels tests/decoding tests/models/test_native_stepping.py \
+TESTED := tests/kernels tests/decoding tests/models/test_native_carry.py \
 	tests/models/test_unrolled.py tests/models/test_cells.py tests/models/test_recurrent.py \
 	tests/models/test_transformer.py tests/training/test_surprise.py
 

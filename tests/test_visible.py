@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -65,6 +66,7 @@ def dense(visible: Visible) -> Tensor:
     return visible.dense(places()).expand(B, H, T, S)
 
 
+@cache
 def naive(rule: Rule) -> Tensor:
     ranges = (range(B), range(H), range(T), range(S))
     table = [[[[rule(b, h, t, s) for s in ranges[3]] for t in ranges[2]] for h in ranges[1]]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from heed.training.settings import Training, Weight
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 
+BRIEF = 80  # letters of a text in the line of a validation
 EXPLORED = 5  # hypotheses of a beam that a page shows
 LINKS = "links"
 """The column of linked symbols: the positions of a source symbol and a target symbol, and so on."""
@@ -184,7 +185,7 @@ class Text(Form[str, WrittenText]):
     training = TextTraining
     decoding = Decoding
     options = ("best", "samples")
-    figures = (
+    figures: ClassVar[Sequence[Column]] = (
         Column("BLEU", ".1f", "high"),
         Column("long BLEU", ".1f", "high"),
         Column("AER", ".3f", "low"),
@@ -506,8 +507,8 @@ class Text(Form[str, WrittenText]):
         return loss, {"perplexity": perplexity}, f"perplexity {perplexity:.2f}"
 
     def brief(self, answer: WrittenText) -> str:
-        """The input and the text."""
-        return f"{answer.source} -> {answer.text}"
+        """The input and the beginning of the text."""
+        return f"{answer.source} -> {answer.text[:BRIEF]}"
 
 
 def _of_input(path: str) -> bool:

@@ -145,6 +145,7 @@ class Aligned:
 class Align(Part):
     """Energies to weights. `before` is this part's slot of the state, None at the first step."""
 
+    slot = "align"
     claims = Claims(is_row_wise=False, ignores_shifts=False)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
@@ -171,6 +172,7 @@ class Align(Part):
 class Softmax(Align):
     """exp(e), normalised over what is visible."""
 
+    formula = "exp(e) / Σ exp(e)"
     claims = Claims()
     weigh = staticmethod(softmax)
 
@@ -178,6 +180,7 @@ class Softmax(Align):
 class Sparsemax(Align):
     """The nearest distribution; far energies get exactly zero. Martins 2016."""
 
+    formula = "argmin_p ‖p − e‖²"
     claims = Claims()
     weigh = staticmethod(sparsemax)
 
@@ -185,6 +188,7 @@ class Sparsemax(Align):
 class Entmax(Align):
     """α-entmax with α = 1.5: sparse, and smoother than sparsemax. Peters 2019."""
 
+    formula = "[e/2 − τ]₊²"
     claims = Claims()
     weigh = staticmethod(entmax)
 
@@ -192,6 +196,7 @@ class Entmax(Align):
 class Argmax(Align):
     """Hard: all weight on the best place; learns straight through the softmax."""
 
+    formula = "1[s = argmax e]"
     claims = Claims(gradient="straight-through")
 
     def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
@@ -206,6 +211,7 @@ class Sample(Align):
     soft   the chance, per row, that a training call uses the expected weights instead of a draw
     """
 
+    formula = "s ~ Categorical(softmax e)"
     claims = Claims(draws=True, gradient="score-function")
     for_sentences: ClassVar[Mapping[str, Any]] = {"soft": 0.5}  # Xu 2015 §4.1
 
@@ -232,6 +238,7 @@ class Gumbel(Align):
     Jang 2017.
     """
 
+    formula = "argmax(e + g), gradient of softmax((e + g)/τ)"
     claims = Claims(draws=True, gradient="straight-through")
 
     def __init__(self, *, temperature: float = 1.0) -> None:

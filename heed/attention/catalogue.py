@@ -1,16 +1,13 @@
-"""Every name: its slot, formula and source. A closed table: a name can never import anything."""
+"""Every name: its part and source. A closed table: a name can never import anything."""
 
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, Literal
 
 from heed.attention import align, moving, past, reach, read, score
 from heed.attention.mixed import Mixed
-from heed.attention.part import Part
+from heed.attention.part import Part, Slot
 from heed.records import Claims
-
-Slot = Literal["score", "past", "reach", "align", "read"]
 
 
 class Called:
@@ -29,19 +26,33 @@ class Called:
 class Entry(Called):
     """One name of the catalogue."""
 
-    name: str
-    slot: Slot
-    part: type[Any]
-    formula: str
+    part: type[Part] | type[Mixed]
     source: str
     about: str
     also: str
     lanes: tuple[str, ...] = ()  # the reaches that it mixes
 
     @property
+    def name(self) -> str:
+        """As a user writes it."""
+        return self.part.name
+
+    @property
+    def slot(self) -> Slot:
+        """What it is a way to do."""
+        return self.part.slot
+
+    @property
+    def formula(self) -> str:
+        """What it computes."""
+        return self.part.formula or ""
+
+    @property
     def parts(self) -> tuple[type[Part], ...]:
         """The parts that it stands for."""
-        return tuple(CATALOGUE[lane].part for lane in self.lanes) or (self.part,)
+        if issubclass(self.part, Part):
+            return (self.part,)
+        return tuple(part for lane in self.lanes for part in CATALOGUE[lane].parts)
 
     @property
     def claims(self) -> Claims:
@@ -68,295 +79,200 @@ DEFAULTS: dict[Slot, str | None] = {
 
 _ENTRIES = (
     Entry(
-        "dot",
-        "score",
         score.Dot,
-        "q·k",
         "Luong 2015 §3.1",
         "how far they point the same way",
-        also="luong, dot product, inner product, multiplicative, content-based, "
-        "点积, 点乘, 内积, 乘性",
+        "luong, dot product, inner product, multiplicative, content-based, 点积, 点乘, 内积, 乘性",
     ),
     Entry(
-        "scaled-dot",
-        "score",
         score.ScaledDot,
-        "q·k / √D",
         "Vaswani 2017 eq. 1",
         "dot, kept from growing with the width",
-        also="vaswani, scaled dot product, dot product, sdpa, transformer, multiplicative, "
+        "vaswani, scaled dot product, dot product, sdpa, transformer, multiplicative, "
         "缩放点积, 点积, 点乘, 内积, 乘性",
     ),
     Entry(
-        "general",
-        "score",
         score.General,
-        "q·W k",
         "Luong 2015 §3.1",
         "bilinear: a learned map between query and key",
-        also="luong, bilinear, multiplicative, content-based, 双线性, 乘性, 一般",
+        "luong, bilinear, multiplicative, content-based, 双线性, 乘性, 一般",
     ),
     Entry(
-        "additive",
-        "score",
         score.Additive,
-        "w·tanh(W₁ k + W₂ q)",
         "Bahdanau 2015 A.1.2",
         "a small network compares them",
-        also="bahdanau, mlp, perceptron, feed-forward, tanh, rnnsearch, content-based, "
+        "bahdanau, mlp, perceptron, feed-forward, tanh, rnnsearch, content-based, "
         "加性, 加法, 感知机, 前馈",
     ),
     Entry(
-        "concat",
-        "score",
         score.Concat,
-        "w·tanh(W [q; k])",
         "Luong 2015 §3.1",
         "additive, drawn as one matrix",
-        also="luong, concatenation, mlp, tanh, content-based, 拼接",
+        "luong, concatenation, mlp, tanh, content-based, 拼接",
     ),
     Entry(
-        "concat-identity",
-        "score",
         score.ConcatIdentity,
-        "w·tanh(W q + k)",
         "Luong 2015, released code",
         "concat with half of W fixed to the identity",
-        also="luong code, identity, 恒等",
+        "luong code, identity, 恒等",
     ),
     Entry(
-        "location",
-        "score",
         score.Location,
-        "(W q)_s",
         "Luong 2015 §3.1",
         "places chosen from the query alone",
-        also="luong, location-based, position-based, 位置, 基于位置",
+        "luong, location-based, position-based, 位置, 基于位置",
     ),
     Entry(
-        "key-value",
-        "score",
         score.KeyValue,
-        "(α q·k + β q·v) / √D",
         "after Miller 2016",
         "the value takes part in the comparison",
-        also="miller, key-value memory, memory network, 键值, 记忆网络",
+        "miller, key-value memory, memory network, 键值, 记忆网络",
     ),
     Entry(
-        "cosine",
-        "score",
         score.Cosine,
-        "β cos(q, k)",
         "Graves 2014 §3.3.1",
         "angle alone",
-        also="graves, content-based, content addressing, ntm, neural turing machine, "
+        "graves, content-based, content addressing, ntm, neural turing machine, "
         "cosine similarity, 余弦, 余弦相似度, 图灵机",
     ),
     Entry(
-        "relative",
-        "score",
         score.Relative,
-        "[(q+u)·k + (q+w)·r_{t−s} + (q+z)·g] / √D",
         "Dai 2019 §3.3, Yang 2019",
         "content and distance",
-        also="dai, transformer-xl, xlnet, relative position, 相对, 相对位置, 位置",
+        "dai, transformer-xl, xlnet, relative position, 相对, 相对位置, 位置",
     ),
     Entry(
-        "coverage",
-        "past",
         past.Coverage,
-        "cov_t = Σ_{τ<t} a_τ enters e_t",
         "See 2017 §2.3",
         "knows what has been looked at; penalty Σ min(a, cov)",
-        also="see, pointer-generator, 覆盖, 覆盖度",
+        "see, pointer-generator, 覆盖, 覆盖度",
     ),
     Entry(
-        "location-aware",
-        "past",
         past.LocationAware,
-        "U (F ∗ a_{t−1}) enters e_t",
         "Chorowski 2015 §2.2",
         "knows where it looked last",
-        also="chorowski, location-sensitive, hybrid, convolutional, tacotron, "
+        "chorowski, location-sensitive, hybrid, convolutional, tacotron, "
         "位置敏感, 位置感知, 位置, 混合, 卷积",
     ),
     Entry(
-        "global",
-        "reach",
         reach.Global,
-        "all visible s",
         "Luong 2015 §3.1",
         "every place",
-        also="luong global, full, all keys, unrestricted, 全局, 完全",
+        "luong global, full, all keys, unrestricted, 全局, 完全",
     ),
     Entry(
-        "local-m",
-        "reach",
         reach.LocalM,
-        "|s − min(t, S−1)| ≤ d",
         "Luong 2015 §3.2",
         "a window that moves with the step",
-        also="luong, local, monotonic local, local monotonic, 局部, 单调局部, 局部单调, 单调",
+        "luong, local, monotonic local, local monotonic, 局部, 单调局部, 局部单调, 单调",
     ),
     Entry(
-        "local-p",
-        "reach",
         reach.LocalP,
-        "|s − p_t| ≤ d, a·exp(−(s−p_t)²/2σ²), p_t = (S−1)σ(v·tanh(W q))",
         "Luong 2015 eq. 9-10",
         "a window around a predicted place",
-        also="luong, local, predictive, local predictive, gaussian, 局部, 预测, 局部预测, 高斯",
+        "luong, local, predictive, local predictive, gaussian, 局部, 预测, 局部预测, 高斯",
     ),
     Entry(
-        "fixed-window",
-        "reach",
         reach.FixedWindow,
-        "|s − t| ≤ d",
         "Beltagy 2020 §3.1",
         "self-attention among neighbours",
-        also="beltagy, longformer, sliding window, banded, local, neighbourhood, neighborhood, "
+        "beltagy, longformer, sliding window, banded, local, neighbourhood, neighborhood, "
         "滑动窗口, 固定窗口, 窗口, 局部",
     ),
     Entry(
-        "expanded-window",
-        "reach",
         reach.ExpandedWindow,
-        "|s − t| ≤ d one by one; a far block of n: e(q, mean k) + log n, mean v",
         "after Beltagy 2020 and Zhu 2021",
         "near places one by one, far ones by the block",
-        also="longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",
+        "longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",
     ),
     Entry(
-        "mixed",
-        "reach",
         Mixed,
-        "c = g c_global + (1−g) c_local-p",
         "Luong 2015 §3, combined",
         "global and local-p, blended by a gate",
-        also="hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
+        "hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
         lanes=("global", "local-p"),
     ),
     Entry(
-        "static",
-        "reach",
         reach.Static,
-        "one query for the whole text",
         "Yang 2016 §2.2",
         "a text becomes a vector",
-        also="yang, han, hierarchical, pooling, attentive pooling, self-attentive, learned query, "
+        "yang, han, hierarchical, pooling, attentive pooling, self-attentive, learned query, "
         "静态, 池化, 层次",
     ),
     Entry(
-        "softmax",
-        "align",
         align.Softmax,
-        "exp(e) / Σ exp(e)",
         "Bridle 1990",
         "a distribution",
-        also="soft, deterministic, dense, boltzmann, bridle, 软, 柔性, 确定性",
+        "soft, deterministic, dense, boltzmann, bridle, 软, 柔性, 确定性",
     ),
     Entry(
-        "sparsemax",
-        "align",
         align.Sparsemax,
-        "argmin_p ‖p − e‖²",
         "Martins 2016",
         "a distribution with exact zeros",
-        also="sparse, martins, simplex projection, 稀疏",
+        "sparse, martins, simplex projection, 稀疏",
     ),
     Entry(
-        "entmax",
-        "align",
         align.Entmax,
-        "[e/2 − τ]₊²",
         "Peters 2019",
         "between softmax and sparsemax, α = 1.5",
-        also="sparse, peters, tsallis, entmax15, alpha-entmax, 稀疏",
+        "sparse, peters, tsallis, entmax15, alpha-entmax, 稀疏",
     ),
     Entry(
-        "argmax",
-        "align",
         align.Argmax,
-        "1[s = argmax e]",
         "Bengio 2013",
         "hard; learns straight through",
-        also="hard, straight-through, ste, one-hot, maximum, 硬, 硬性, 最大值",
+        "hard, straight-through, ste, one-hot, maximum, 硬, 硬性, 最大值",
     ),
     Entry(
-        "sample",
-        "align",
         align.Sample,
-        "s ~ Categorical(softmax e)",
         "Xu 2015 §4.1",
         "hard; learns by REINFORCE",
-        also="hard, stochastic, xu, reinforce, monte carlo, sampling, show attend and tell, "
+        "hard, stochastic, xu, reinforce, monte carlo, sampling, show attend and tell, "
         "硬, 硬性, 随机, 采样, 抽样",
     ),
     Entry(
-        "gumbel",
-        "align",
         align.Gumbel,
-        "argmax(e + g), gradient of softmax((e + g)/τ)",
         "Jang 2017",
         "hard draws; learns straight through",
-        also="hard, stochastic, gumbel-softmax, jang, maddison, concrete, straight-through, "
+        "hard, stochastic, gumbel-softmax, jang, maddison, concrete, straight-through, "
         "硬, 硬性, 随机",
     ),
     Entry(
-        "forward",
-        "align",
         moving.Forward,
-        "a_t(s) ∝ (a_{t−1}(s) + a_{t−1}(s−1)) exp(e)",
         "Zhang 2018 §3",
         "stays or advances by one",
-        also="zhang, tts, stay or advance, 前向, 单调",
+        "zhang, tts, stay or advance, 前向, 单调",
     ),
     Entry(
-        "forced-forward",
-        "align",
         moving.ForcedForward,
-        "a_t(s) ∝ exp(e) (1 − min(1, cov)) Σ_{s'≤s} a_{t−1}(s')",
         "after Zhang 2018 and See 2017",
         "hardly uses a place again, and moves on",
-        also="zhang, forced monotonic, 强制前向, 单调",
+        "zhang, forced monotonic, 强制前向, 单调",
     ),
     Entry(
-        "monotonic",
-        "align",
         moving.Monotonic,
-        "q_j = (1 − p_{j−1}) q_{j−1} + a_{t−1,j}, a_j = p_j q_j",
         "Raffel 2017",
         "reads left to right, never back; rows may sum to less than one",
-        also="raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
+        "raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
     ),
     Entry(
-        "mixture-window",
-        "align",
         moving.MixtureWindow,
-        "Σ_k α_k exp(−β_k (κ_k − s)²), κ only grows",
         "Graves 2013 §5.1",
         "soft windows that move forward; looks at no key",
-        also="graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
+        "graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
         "高斯混合, 混合高斯, 高斯, 混合",
     ),
     Entry(
-        "blend",
-        "read",
         read.Blend,
-        "Σ_s a_s v_s",
         "Bahdanau 2015 eq. 5",
         "gathers values",
-        also="weighted sum, weighted average, expectation, context vector, "
-        "加权和, 加权平均, 上下文向量",
+        "weighted sum, weighted average, expectation, context vector, 加权和, 加权平均, 上下文向量",
     ),
     Entry(
-        "pointer",
-        "read",
         read.Pointer,
-        "a itself",
         "Vinyals 2015 §2.3",
         "the distribution over the input is the answer",
-        also="vinyals, pointer network, ptr-net, pointer-generator, copy, copying, "
+        "vinyals, pointer network, ptr-net, pointer-generator, copy, copying, "
         "指针, 指针网络, 复制, 拷贝",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from heed.attention.blind import placed, spared
 from heed.attention.initial import Drawn
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
+from heed.attention.part import Slot
 from heed.attention.position import Position
 from heed.attention.reference import wide
 from heed.attention.score import constant, linear, parameter, per_head
@@ -75,6 +77,8 @@ class Mixed(Lanes):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
     name = "mixed"
+    slot: ClassVar[Slot] = "reach"
+    formula = "c = g c_global + (1−g) c_local-p"
     names = ("first", "second")
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:

@@ -233,6 +233,7 @@ class Forward(Moving):
     agent  learn from the query how likely it is to advance (the transition agent)
     """
 
+    formula = "a_t(s) ∝ (a_{t−1}(s) + a_{t−1}(s−1)) exp(e)"
     kind = "forward"
 
     def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
@@ -253,6 +254,7 @@ class Forward(Moving):
 class ForcedForward(Moving):
     """Places that were aligned are hardly used again, and the alignment moves on."""
 
+    formula = "a_t(s) ∝ exp(e) (1 − min(1, cov)) Σ_{s'≤s} a_{t−1}(s')"
     kind = "forced"
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -276,6 +278,7 @@ class Monotonic(Moving):
     noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
     """
 
+    formula = "q_j = (1 − p_{j−1}) q_{j−1} + a_{t−1,j}, a_j = p_j q_j"
     claims = replace(Moving.claims, mass="at most one")
 
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
@@ -311,6 +314,7 @@ def _of_mass_one(bias: Tensor) -> None:
 class MixtureWindow(Align):
     """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
 
+    formula = "Σ_k α_k exp(−β_k (κ_k − s)²), κ only grows"
     claims = replace(Moving.claims, uses_energies=False, mass="any")
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:

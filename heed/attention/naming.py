@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
+from heed.attention.catalogue import CATALOGUE, DEFAULTS
 from heed.attention.mechanism import Mechanism
 from heed.attention.mixed import Mixed, gate_of
+from heed.attention.part import Slot
 from heed.attention.synonyms import nearest
 from heed.errors import Refused, UnknownName
 from heed.records import Claims

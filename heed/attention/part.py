@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from functools import reduce
 from operator import and_
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from heed.attention.initial import Drawn
 from heed.records import Claims
+
+Slot = Literal["score", "past", "reach", "align", "read"]
 
 
 class Part(Drawn):
@@ -20,8 +22,9 @@ class Part(Drawn):
 
     name: ClassVar[str]
     claims: Claims = Claims()
+    slot: ClassVar[Slot]
     formula: str | None = None
-    """Its formula, where the catalogue has none."""
+    """What it computes; None for a class of your own that does not say."""
     for_sentences: ClassVar[Mapping[str, Any]] = {}
     """Options that suit a sentence better than the defaults, which are for long texts."""
 
@@ -31,6 +34,8 @@ class Part(Drawn):
         if "name" not in vars(cls):
             kebab = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
             cls.name = kebab if ours else f"{cls.__module__}.{cls.__qualname__}"
+        if not ours and "formula" not in vars(cls):
+            cls.formula = None
         if not ours and "claims" not in vars(cls):
             bases = (base for base in cls.__mro__[1:] if issubclass(base, Part))
             cls.claims = reduce(and_, (base.claims for base in bases))

@@ -24,6 +24,7 @@ def fitted(x: Tensor, S: int) -> Tensor:
 class Past(Part):
     """A memory of earlier weights. Its slot in the state is B H S."""
 
+    slot = "past"
     claims = Claims(is_row_wise=False, needs_line=True)
     remembers: ClassVar[str] = "last weight"
     """What its slot says of each place, in a word or two."""
@@ -56,6 +57,7 @@ class Past(Part):
 class Coverage(Past):
     """cov_t = Σ_{τ<t} a_τ enters the energy; loss Σ_s min(a_ts, cov_ts). See 2017 §2.3."""
 
+    formula = "cov_t = Σ_{τ<t} a_τ enters e_t"
     claims = Claims(is_row_wise=False, needs_line=True, charges=True)
     remembers = "looked at"
 
@@ -77,6 +79,8 @@ class Coverage(Past):
 
 class LocationAware(Past):
     """a_{t-1}, convolved, enters the energy. Chorowski 2015 §2.2."""
+
+    formula = "U (F ∗ a_{t−1}) enters e_t"
 
     def __init__(
         self, *, heads: int = 1, hint_width: int = 1, channels: int = 10, kernel: int = 11

@@ -54,6 +54,7 @@ class Reached:
 class Reach(Part):
     """The base of all reaches; by default every visible place may be looked at (`global`)."""
 
+    slot = "reach"
     claims = Claims(ignores_place=False, ignores_shifts=False, sees_all=False)
     window: int  # the half-width, where there is one
 
@@ -85,12 +86,14 @@ class Reach(Part):
 class Global(Reach):
     """Every visible place."""
 
+    formula = "all visible s"
     claims = Claims()
 
 
 class LocalM(Reach):
     """A window around the query's own step: p_t = min(t, S - 1). Luong 2015 §3.2."""
 
+    formula = "|s − min(t, S−1)| ≤ d"
     claims = Claims(ignores_place=False, ignores_shifts=False, sees_all=False)
 
     def __init__(self, *, window: int = 10) -> None:
@@ -110,6 +113,7 @@ class LocalP(Reach):
     multiplied by exp(-(s - p_t)² / 2σ²), σ = window / 2, and not normalised again.
     """
 
+    formula = "|s − p_t| ≤ d, a·exp(−(s−p_t)²/2σ²), p_t = (S−1)σ(v·tanh(W q))"
     claims = Claims(ignores_shifts=False, sees_all=False, needs_length=True, mass="at most one")
 
     def __init__(
@@ -136,6 +140,7 @@ class LocalP(Reach):
 class FixedWindow(Reach):
     """Self-attention within ±window of one's own place."""
 
+    formula = "|s − t| ≤ d"
     claims = Claims(ignores_place=False, sees_all=False, needs_one_text=True)
     for_sentences: ClassVar[Mapping[str, Any]] = {"window": 10}
 
@@ -197,6 +202,7 @@ class ExpandedWindow(Reach):
            neighbours in the batch. The cost is least near sqrt(S), 32 for a thousand keys.
     """
 
+    formula = "|s − t| ≤ d one by one; a far block of n: e(q, mean k) + log n, mean v"
     claims = Claims(
         ignores_place=False,
         ignores_shifts=False,
@@ -279,6 +285,7 @@ class Static(Reach):
              its own, such as the two ends of a BiRNN joined
     """
 
+    formula = "one query for the whole text"
     claims = Claims(has_steps=False, takes_several=False, fits_heads=False)
 
     def __init__(self, *, query: int, heads: int = 1, learned: bool = True) -> None:

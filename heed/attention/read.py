@@ -33,6 +33,8 @@ def copy_mixture(
 class Read(Part):
     """The base of all reads: what is done with the weights."""
 
+    slot = "read"
+
     def forward(self, weight: Tensor, v: Tensor) -> Tensor | None:
         """B H T S, B G S R -> B H T R, or None where nothing is gathered."""
         raise NotImplementedError
@@ -41,6 +43,8 @@ class Read(Part):
 class Blend(Read):
     """The weighted sum of the values."""
 
+    formula = "Σ_s a_s v_s"
+
     def forward(self, weight: Tensor, v: Tensor) -> Tensor:
         return blend(weight, per_head(v, weight.shape[1]))
 
@@ -48,6 +52,7 @@ class Blend(Read):
 class Pointer(Read):
     """Nothing is gathered: the distribution over the input is the output. Vinyals 2015 §2.3."""
 
+    formula = "a itself"
     claims = Claims(fits_heads=False, gives_context=False)
 
     def forward(self, weight: Tensor, v: Tensor) -> None:

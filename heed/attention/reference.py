@@ -158,14 +158,14 @@ def trace(
     align, past = mechanism.align, mechanism.past
     compares = mechanism.claims.uses_energies
     told = [x for x in mechanism.by_slot.items() if compares or x[0] != "score"]
-    slot, stood, added = slots.get(align.name), {}, None
+    slot, before, added = slots.get(align.name), {}, None
     if past is not None:
-        stood[past.remembers] = _remembered(mechanism, scene, slots)
+        before[past.remembers] = _remembered(mechanism, scene, slots)
         plain = mechanism.score.energy(scene.q, scene.memory, scene.places)
         added = seen.energy - (plain if scene.bias is None else plain + scene.bias)
     return Trace(
         {slot: part.name for slot, part in told},
-        {slot: part.formula for slot, part in told if part.formula},
+        {slot: part.formula for slot, part in told if part.formula is not None},
         scene.places.S,
         reached.memory.sinks if reached.blocks is None else reached.blocks.sinks,
         1 if reached.blocks is None else reached.blocks.size,
@@ -176,7 +176,7 @@ def trace(
         added,
         scene.bias,
         seen.energy,
-        {**stood, **align.stood(seen.energy, scene.ok, slot)},
+        {**before, **align.stood(seen.energy, scene.ok, slot)},
         {**mechanism.reach.facts(reached), **align.facts(seen.energy, slot, scene.query)},
         seen.aligned.weight,
         scene.gain,

@@ -99,6 +99,7 @@ def constant(value: float, *shape: int) -> nn.Parameter:
 class Score(Part):
     """A way to compare. `ask` prepares queries, `keep` prepares keys once, `energy` compares."""
 
+    slot = "score"
     claims = Claims(ignores_place=False, ignores_shifts=False, ignores_turns=False)
     family: ClassVar[str] = "dot"
     """Its name for kernels, after projection; a score with an `energy` of its own has its own."""
@@ -160,6 +161,7 @@ class Score(Part):
 class Dot(Score):
     """q·k. Luong 2015 §3.1."""
 
+    formula = "q·k"
     claims = Claims()
 
     def __init__(self, *, query: int, key: int) -> None:
@@ -174,6 +176,7 @@ class ScaledDot(Score):
     scale  another factor than 1 / sqrt(D)
     """
 
+    formula = "q·k / √D"
     claims = Claims()
 
     def __init__(self, *, query: int, key: int, scale: float | None = None) -> None:
@@ -187,6 +190,7 @@ class ScaledDot(Score):
 class General(Score):
     """q·W k, bilinear. Luong 2015 §3.1. W is applied to the query; keys are kept as they are."""
 
+    formula = "q·W k"
     claims = Claims(ignores_turns=False)
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
@@ -202,6 +206,7 @@ class General(Score):
 class Additive(Score):
     """w·tanh(W₁ k + W₂ q). Bahdanau 2015 A.1.2."""
 
+    formula = "w·tanh(W₁ k + W₂ q)"
     claims = Claims(ignores_turns=False)
     family = "additive"
     one_matrix: ClassVar[bool] = False
@@ -242,11 +247,14 @@ class Concat(Additive):
     W [q; k] = W₂ q + W₁ k, so this is `additive` with the two halves initialised as one matrix.
     """
 
+    formula = "w·tanh(W [q; k])"
     one_matrix = True
 
 
 class ConcatIdentity(Additive):
     """w·tanh(W q + k): the half of W that meets the key is fixed to the identity, as Luong did."""
+
+    formula = "w·tanh(W q + k)"
 
     def __init__(self, *, query: int, key: int, heads: int = 1, groups: int = 1) -> None:
         super().__init__(query=query, key=key, heads=heads, groups=groups, width=key)
@@ -259,6 +267,7 @@ class ConcatIdentity(Additive):
 class Location(Score):
     """Row s of W q: a place is chosen from the query alone. Luong 2015 §3.1."""
 
+    formula = "(W q)_s"
     claims = Claims(ignores_shifts=False, ignores_turns=False, needs_line=True)
     family = "location"
     kept_width = 0
@@ -284,6 +293,7 @@ class Location(Score):
 class KeyValue(Score):
     """(α q·k + β q·v) / sqrt(D): the value takes part in the comparison, as one effective key."""
 
+    formula = "(α q·k + β q·v) / √D"
     claims = Claims(ignores_turns=False)
 
     def __init__(self, *, query: int, key: int, value: int, groups: int = 1) -> None:
@@ -312,6 +322,7 @@ class KeyValue(Score):
 class Cosine(Score):
     """β cos(q, k), β > 0 learned. Graves 2014 §3.3.1."""
 
+    formula = "β cos(q, k)"
     claims = Claims()
 
     def __init__(self, *, query: int, key: int, heads: int = 1, sharpness: float = 5.0) -> None:
@@ -338,6 +349,7 @@ class Relative(Score):
     clamp     distances are clamped to ±clamp; 0: not at all
     """
 
+    formula = "[(q+u)·k + (q+w)·r_{t−s} + (q+z)·g] / √D"
     claims = Claims(ignores_place=False, ignores_turns=False, needs_line=True)
     family = "relative"
     ahead = True  # whether a query may see keys ahead of it; models that read left to right say no

@@ -9,9 +9,13 @@ Several mechanisms side by side have a trace each.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
+import torch
 from torch import Tensor
+
+from heed.attention.score import per_head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +27,7 @@ class Trace:
     """
 
     parts: Mapping[str, str]  # the name of the part in each slot; no score if none is used
-    formulas: Mapping[str, str]  # of the parts that bring their own
+    formulas: Mapping[str, str]  # of the parts that have one
     S: int
     sinks: int
     block: int  # how many keys a block stands for; 1 without blocks
@@ -33,14 +37,28 @@ class Trace:
     ok: Tensor | None  # who may be looked at; None: all  B H T N
     past: Tensor | None  # what earlier steps add to the energies  B H T N
     bias: Tensor | None  # what distance or a block's size adds  B H T N
-    energy: Tensor  # with both  B H T N
-    stood: Mapping[str, Tensor]  # what the state said of each place before the first query  B H N
-    facts: Mapping[str, Tensor | float]  # what parts decided of each query  B H T
+    energy: Tensor  # with both, of hidden columns too  B H T N
+    before: Mapping[str, Tensor]  # what the state said of each place before the first query  B H N
+    facts: Mapping[str, Any]  # what else a part decided, such as the centre of a window  B H T
     normal: Tensor  # what align made of the energies  B H T N
     gain: Tensor | None  # multiplied onto that  B H T N
     weight: Tensor  # their product  B H T N
     reported: Tensor  # the same, a block's shared among its keys  B H T S
-    context: Tensor | None  # the sum of values, each times its weight; None from a pointer  B H T R
+    context: Tensor | None  # the sum of the weighted values; None from a pointer  B H T R
+
+    def of_one(self, row: int, t: int, head: int) -> dict[str, Any]:
+        """The fields, of one query and head: without the axes B H T."""
+        B, H, T, _ = self.q.shape
+        found = {each.name: getattr(self, each.name) for each in fields(Trace)}
+        for name in ("k", "v"):
+            found[name] = per_head(found[name], H)[row, head]
+        for name, x in found.items():
+            if isinstance(x, Tensor) and x.ndim == 4:
+                found[name] = x.expand(B, H, T, -1)[row, head, t]
+        found["before"] = {name: x.expand(B, H, -1)[row, head] for name, x in self.before.items()}
+        facts = {name: torch.as_tensor(x).expand(B, H, T) for name, x in self.facts.items()}
+        found["facts"] = {name: float(x[row, head, t]) for name, x in facts.items()}
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,8 @@ of the other.
 """
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -223,3 +224,20 @@ def _written(note: Note, names: tuple[str, ...]) -> str:
     name = names[pitch].lower() if octave > 0 else names[pitch]
     marks = "'" * (octave - 1) if octave > 0 else "," * -octave
     return f"{name}{marks}{note.length if note.length > 1 else ''}"
+
+
+def chained(styles: Sequence[str], seed: int = 0) -> list[str]:
+    """A tune for each style, in which every symbol follows from the two before it: a floor."""
+    follow: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for style, text in draw(200 * len(STYLES), seed=seed):
+        symbols = ["", "", *text.split()]
+        for place in range(2, len(symbols)):
+            follow[style, *symbols[place - 2 : place]].append(symbols[place])
+    rng, found = Random(seed), []
+    for style in styles:
+        symbols = ["", ""]
+        while symbols[-1] != "|]" and len(symbols) < 500:
+            some = follow[style, *symbols[-2:]]
+            symbols.append(some[int(rng.random() * len(some))])
+        found.append(" ".join(symbols[2:]))
+    return found

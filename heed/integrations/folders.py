@@ -74,6 +74,7 @@ class Heard:
     calls: Mapping[str, Sequence[Asked]]
     read: Read
     chosen: int = -1
+    missing: str = "this model has no attention to walk through"
 
     @property
     def first(self) -> int:

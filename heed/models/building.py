@@ -91,9 +91,9 @@ def reads(settings: Model, longest: int) -> int | None:
     return min(places, default=None)
 
 
-def writes(settings: Model, longest: int) -> int | None:
+def writes(settings: Model | GeneratorSettings, longest: int) -> int | None:
     """The most symbols that the model can write, the end included; None: any."""
-    if settings.kind == "recurrent":
+    if settings.kind != "transformer":
         return None
     table = int(settings.options.get("longest", settings.longest))
     places = [table] if _has_table(str(settings.decoder_attention)) else []

@@ -22,8 +22,11 @@ from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.reader import VectorReader
 from heed.models.recurrent import Generator
 from heed.models.recurrent_settings import embedding
-from heed.models.transformer_settings import Share
+from heed.models.transformer_settings import Share, TransformerSettings, build_writer
 from heed.settings import Settings
+
+VECTOR = 64
+"""The width of what is given to a Transformer's decoder."""
 
 
 class GeneratorSettings(Settings):
@@ -43,24 +46,29 @@ class GeneratorSettings(Settings):
 
 
 def build(
-    settings: GeneratorSettings,
+    settings: GeneratorSettings | TransformerSettings,
     *,
     classes: int | None = None,
     features: int | None = None,
     symbols: int,
 ) -> EncoderDecoder:
-    """The network for a vocabulary of `symbols`.
+    """The network for a vocabulary of `symbols`: an RNN, or a Transformer's decoder.
 
     classes   how many there are
     features  in their place: a vector of so many real numbers is given
     """
     given: nn.Module
+    vector = settings.vector if isinstance(settings, GeneratorSettings) else VECTOR
     if classes is not None:
-        given = nn.Embedding(classes, settings.vector)
+        given = nn.Embedding(classes, vector)
     elif features is not None:
-        given = nn.Linear(features, settings.vector)
+        given = nn.Linear(features, vector)
     else:
         raise Refused("say what is given: classes=..., or features=... of a vector")
+    reader = VectorReader(given, vector)
+    if isinstance(settings, TransformerSettings):
+        chosen = build_writer(settings, symbols=symbols, memory=vector, longest=1)
+        return EncoderDecoder(reader, chosen)
     width, embed = settings.embedding, embedding(symbols, settings.embedding)
     out = nn.Linear(width if settings.tied else settings.hidden, symbols)
     if settings.tied:
@@ -77,4 +85,4 @@ def build(
         readout=settings.readout,
         dropout=Dropout(settings.dropout, variational=settings.variational),
     )
-    return EncoderDecoder(VectorReader(given, settings.vector), writer)
+    return EncoderDecoder(reader, writer)

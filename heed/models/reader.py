@@ -221,8 +221,9 @@ class VectorReader(nn.Module):
         need: Need = "context",
         nudge: Tensor | None = None,
     ) -> Encoded:
-        """Classes B, or vectors B F -> B 1 M; lengths say nothing here."""
-        x = self.embed(inputs)[:, None]
+        """Classes B or B 1, or vectors B F -> B 1 M; lengths say nothing here."""
+        x = self.embed(inputs)
+        x = x[:, None] if x.ndim == 2 else x
         x = x if nudge is None else x + nudge
         return Encoded(x, None, {}, x)
 

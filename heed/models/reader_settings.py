@@ -162,14 +162,14 @@ def check(settings: ReaderSettings) -> None:
         raise ValueError("letters are a shortest and a longest run: letters=[3, 5]")
     if isinstance(settings.encoder, TransformerReaderSettings | TextSettings):
         name = PRETRAINED.get(settings.encoder.kind, "a Transformer")
+        if settings.letters is not None and settings.encoder.kind in PRETRAINED:
+            raise ValueError(
+                f"letters need whole words, which {name} does not read; leave them out"
+            )
         if settings.word_dropout or settings.embedding_dropout is not None:
             key = "word_dropout" if settings.word_dropout else "embedding_dropout"
             raise ValueError(f"{name} has no {key}; use encoder.dropout")
-    if not isinstance(settings.encoder, TextSettings):
-        return
-    if settings.letters is not None:
-        raise ValueError(f"letters need whole words, which {name} does not read; leave them out")
-    if settings.encoder.head != "none":
+    if isinstance(settings.encoder, TextSettings) and settings.encoder.head != "none":
         raise ValueError("encoder.head belongs to the answer; leave it out")
 
 

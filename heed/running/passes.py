@@ -44,6 +44,7 @@ class Pass:
     named: Callable[[str], Words]
     chosen: int = -1
     first: int = 0
+    missing: str = NONE  # why there is nothing to walk through, if there is nothing
 
     def walk(self, path: str, position: int, head: int) -> Walk:
         """The walk of one query of one head."""

@@ -55,6 +55,10 @@ class Seen(Protocol):
     def first(self) -> int:
         """The query that is walked with by default."""
 
+    @property
+    def missing(self) -> str:
+        """The reason that there is nothing to walk through, if there is nothing."""
+
     def words(self, path: str) -> Sequence[str]:
         """The words of an attention's queries."""
 
@@ -122,7 +126,8 @@ class OfWatch:
         if not takes and not figures:
             raise Refused(f"{self.path} holds no weights, maps or statistics to show")
         look = Look(self.name, "", takes, figures=figures, remark=remark)
-        return [Pass(look, {}, lambda path: ((), None))]
+        missing = f"{self.path} holds weights, but no queries and keys to walk through"
+        return [Pass(look, {}, lambda path: ((), None), missing=missing)]
 
     def _take(self, one: WatchedPass) -> list[Take]:
         every = list(layers(one.seen, lambda path: self._words(path, one), one.row).values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.running.passes import NONE, WHOLE
+from heed.running.passes import WHOLE
 from heed.running.showing import Seen, opened
 from heed.viewing.walk import Key, Stage, Told, vector
 from heed.watching.walk import Walk
@@ -39,7 +39,9 @@ def told(heard: Seen, at: str | None = None, layer: int | None = None, head: int
     """A walk with the words of its text; refused where there is nothing to walk through."""
     if not heard.calls:
         blank = not heard.look.source.strip()
-        raise Refused("there is nothing to walk through: the text is blank" if blank else NONE)
+        raise Refused(
+            "there is nothing to walk through: the text is blank" if blank else heard.missing
+        )
     paths = list(heard.calls)
     n = heard.chosen % len(paths) if layer is None else layer
     if not 0 <= n < len(paths):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 TASKS = {
     "translate": "translate",
     "classify": "classify",
+    "compose": "compose",
     "language-model": "language_model",
     "pretrain": "pretrain",
     "recognise": "recognise",

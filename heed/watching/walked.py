@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heed.attention.catalogue import CATALOGUE, DEFAULTS
+from heed.attention.catalogue import DEFAULTS
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
-from heed.attention.score import per_head
 from heed.attention.trace import Blended, Grouped, Trace, Traces
 from heed.records import State
 from heed.visible import Visible
@@ -38,54 +37,22 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Walk:
-    """One query of one head on its way; N are the columns it could look at.
+class Walk(Trace):
+    """One query of one head on its way: a trace without the axes B H T, and what is known of it.
 
-    Columns are the S keys, then sinks, then blocks of keys where a reach puts them together.
-
-    parts     the name of the part in each slot; `formulas` has the formulas that are known, and
-              `own` those that parts bring themselves
-    q, k      as the score compares them     D, N D
-    v         as they are read               N R
-    energy    how alike                      N, those of hidden columns included
-    past      what earlier steps added to it N
-    bias      what distance or a block's size added to it    N
     hidden    why a column may not be looked at; "" where it may
-    before    what the state held by place, before this step: where it stood, what was used    N
-    normal    what align made of the energies    N
-    gain      multiplied onto that           N
-    weight    their product                  N; `reported` shares a block's among its keys, S
-    weighted  the values, each times its weight    N R
-    context   their sum                      R; None from a pointer
-    computed  what the attention itself gave R
-    facts     what else a part decided, such as the centre of a window
+    computed  the context that the attention itself gave, by whatever kernel    R
     lanes     the walks of both lanes of a mixed attention; `share` is the first one's
     """
 
-    parts: Mapping[str, str]
     head: int
     step: int  # how many queries came before
     place: int  # of the query among the keys
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    energy: Tensor
     hidden: tuple[str, ...]
-    normal: Tensor
-    weight: Tensor
-    reported: Tensor
-    weighted: Tensor
     spans: tuple[tuple[int, int], ...]  # each column's places, from and up to; a sink has none
-    past: Tensor | None = None
-    bias: Tensor | None = None
-    gain: Tensor | None = None
-    before: Mapping[str, Tensor] = field(default_factory=dict)
-    facts: Mapping[str, float] = field(default_factory=dict)
-    context: Tensor | None = None
     computed: Tensor | None = None
     lanes: tuple[Walk, ...] = ()
     share: float | None = None
-    own: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(trace: Traces, head: int, step: int, place: int, reasons: Sequence[str]) -> Walk:
@@ -102,39 +69,20 @@ class Walk:
                 own -= trace.heads[lane]
                 lane += 1
             return replace(Walk.of(trace.lanes[lane], own, step, place, reasons), head=head)
-        H = trace.q.shape[1]
-
-        def of(x: Tensor) -> Tensor:  # 1|B H|1 1 N
-            return x.expand(1, H, 1, -1)[0, head, 0]
-
-        def one_of(x: Tensor | float) -> float:  # 1|B H|1 1
-            return float(x.expand(1, H, 1)[0, head, 0] if isinstance(x, Tensor) else x)
-
-        k, v = (per_head(x, H)[0, head] for x in (trace.k, trace.v))
-        weight = of(trace.weight)
+        told = trace.of_one(0, 0, head)
         return Walk(
-            trace.parts,
-            head,
-            step,
-            place,
-            of(trace.q),
-            k,
-            v,
-            of(trace.energy),
-            _hidden(trace, [True] * len(k) if trace.ok is None else of(trace.ok).tolist(), reasons),
-            of(trace.normal),
-            weight,
-            of(trace.reported),
-            weight[:, None] * v,
-            _spans(trace, len(k)),
-            past=None if trace.past is None else of(trace.past),
-            bias=None if trace.bias is None else of(trace.bias),
-            gain=None if trace.gain is None else of(trace.gain),
-            before={name: of(x[:, :, None]) for name, x in trace.stood.items()},
-            facts={name: one_of(x) for name, x in trace.facts.items()},
-            context=None if trace.context is None else of(trace.context),
-            own=trace.formulas,
+            **told,
+            head=head,
+            step=step,
+            place=place,
+            hidden=_hidden(trace, told["ok"], reasons),
+            spans=_spans(trace),
         )
+
+    @property
+    def weighted(self) -> Tensor:
+        """The values, each times its weight.    N R"""
+        return self.weight[:, None] * self.v
 
     @property
     def name(self) -> str:
@@ -145,12 +93,6 @@ class Walk:
     def narrows(self) -> bool:
         """Whether the reach is another than the usual one."""
         return self.parts["reach"] != DEFAULTS["reach"]
-
-    @property
-    def formulas(self) -> dict[str, str]:
-        """The formulas by slot, from the catalogue or from the parts themselves."""
-        known = {s: CATALOGUE[p].formula for s, p in self.parts.items() if p in CATALOGUE}
-        return {**known, **self.own}
 
     @property
     def difference(self) -> float | None:
@@ -206,7 +148,6 @@ def _blended(trace: Blended, head: int, one: Walk, two: Walk) -> Walk:
         before={},
         weight=weight,
         reported=weight,
-        weighted=weight[:, None] * v,
         context=share * one.context + (1 - share) * two.context,
         facts={"gate": share},
         lanes=(one, two),
@@ -214,22 +155,24 @@ def _blended(trace: Blended, head: int, one: Walk, two: Walk) -> Walk:
     )
 
 
-def _hidden(trace: Trace, ok: Sequence[bool], reasons: Sequence[str]) -> tuple[str, ...]:
+def _hidden(trace: Trace, ok: Tensor | None, reasons: Sequence[str]) -> tuple[str, ...]:
     """The reasons why columns may not be looked at."""
-    blocks = len(ok) > trace.S + trace.sinks
+    columns = trace.k.shape[2]
+    blocks = columns - trace.S - trace.sinks
     far = "pooled in its block" if blocks else "outside the window"
-    whys = (*(why or far for why in reasons), *[""] * trace.sinks)
-    whys += ("not all visible, or near",) * (len(ok) - len(whys))
-    return tuple("" if seen else why for seen, why in zip(ok, whys, strict=True))
+    whys = [*(why or far for why in reasons), *[""] * trace.sinks]
+    whys += ["not all visible, or near"] * blocks
+    seen = [True] * columns if ok is None else ok.tolist()
+    return tuple("" if there else why for there, why in zip(seen, whys, strict=True))
 
 
-def _spans(trace: Trace, columns: int) -> tuple[tuple[int, int], ...]:
+def _spans(trace: Trace) -> tuple[tuple[int, int], ...]:
     """The places that each column stands for."""
     S, size = trace.S, trace.block
     return (
         *((s, s + 1) for s in range(S)),
         *((-1, -1) for _ in range(trace.sinks)),
-        *((n * size, min(S, (n + 1) * size)) for n in range(columns - S - trace.sinks)),
+        *((n * size, min(S, (n + 1) * size)) for n in range(trace.k.shape[2] - S - trace.sinks)),
     )
 
 

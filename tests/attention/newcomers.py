@@ -20,6 +20,7 @@ class Squared(Score):
     """-β |q - k|²"""
 
     name = family = "new-score"
+    formula = "-β |q - k|²"
     claims = Claims()
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
@@ -37,6 +38,7 @@ class Logistic(Align):
     """σ(e)"""
 
     name = "new-align"
+    formula = "σ(e)"
     claims = Claims(mass="any")
 
     def weigh(self, energy: Tensor, ok: Tensor | None) -> Tensor:
@@ -48,6 +50,7 @@ class Fading(Reach):
     """exp(-(s - t)² / 2 window²)"""
 
     name = "new-reach"
+    formula = "a g(s - t)"
     claims = Claims(ignores_place=False, sees_all=False, mass="at most one")
 
     def __init__(self, *, window: int = 3) -> None:
@@ -62,9 +65,7 @@ class Fading(Reach):
 
 
 CATALOGUE |= {
-    "new-score": Entry(
-        "new-score", "score", Squared, "-β |q - k|²", "here", "squared distance", also="euclidean"
-    ),
-    "new-align": Entry("new-align", "align", Logistic, "σ(e)", "here", "alone", also="logistic"),
-    "new-reach": Entry("new-reach", "reach", Fading, "a g(s - t)", "here", "fades", also="fading"),
+    "new-score": Entry(Squared, "here", "squared distance", also="euclidean"),
+    "new-align": Entry(Logistic, "here", "alone", also="logistic"),
+    "new-reach": Entry(Fading, "here", "fades", also="fading"),
 }

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import heed
-from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
+from heed.attention.catalogue import CATALOGUE, DEFAULTS
 from heed.attention.naming import options_of, parse
+from heed.attention.part import Slot
 from heed.errors import NotFormed, Refused, UnknownName
 from heed.records import Claims
 from tests.attention.cases import ALONE, CASES, FIRST, INSIDE, Case, S, close, every, main

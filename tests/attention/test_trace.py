@@ -67,9 +67,9 @@ def test_what_is_added_to_the_energies() -> None:
     close(seen.trace.bias, bias)
     plain = (attend.mechanism.score.ask(x[:, None]) @ x[:, None].mT) + bias
     close(seen.trace.energy, plain + seen.trace.past)
-    assert not seen.trace.stood["looked at"].any()
+    assert not seen.trace.before["looked at"].any()
     later = attend(x, x, seen.state, need="trace")
-    close(later.trace.stood["looked at"], seen.weight.sum(2))
+    close(later.trace.before["looked at"], seen.weight.sum(2))
 
 
 def test_groups_have_a_trace_each() -> None:

@@ -31,8 +31,14 @@ from tests.attention.cases import (
 )
 
 LENGTHS = torch.tensor([6, 0, 4])
-COMPILED = [case for case in ALONE if len(case.words) != 2]  # each word alone, and the long names
+LONG = [case for case in ALONE if len(case.words) > 2]
 LEARNING = [Case(x) for x in ("scaled-dot", "additive", "coverage", "local-p", "argmax", "forward")]
+COMPILED = [*LONG, *LEARNING, Case("scaled-dot", 4, 2)]
+COMPILED += [  # and each other word, alone if no long name has it
+    case
+    for case in ALONE
+    if len(case.words) == 1 and not any(case.words <= x.words for x in COMPILED)
+]
 
 
 @pytest.fixture
@@ -80,11 +86,12 @@ def same_numbers(case: Case, got: Any, want: Any, tolerance: float, slopes: bool
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@every([*COMPILED, Case("scaled-dot", 4, 2)])
+@every(COMPILED)
 def test_compiles_as_one_graph(case: Case) -> None:
     learns = case in LEARNING  # the backward graph doubles the time: one of each family
     asked = Asked(case, case.build(torch.float32).requires_grad_(learns))
-    compiled = torch.compile(asked, backend="aot_eager", fullgraph=True)
+    backend = "aot_eager" if learns else "eager"  # the operators of a graph are those of an export
+    compiled = torch.compile(asked, backend=backend, fullgraph=True)
     same_numbers(case, compiled, asked, 1e-6, slopes=learns)
 
 
@@ -131,7 +138,8 @@ def test_the_function_compiles_for_unknown_lengths(name: str) -> None:
         return heed.attend(q, k, k, name).context
 
     compiled = torch.compile(look, fullgraph=True, dynamic=True, backend="aot_eager")
-    for T, S in ((17, 17), (29, 40), (3, 5)):
+    # Where T = S at first, a compiler takes them for one number and compiles again: once is enough.
+    for T, S in ((17, 17 if name == "dot" else 19), (29, 40), (3, 5)):
         q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, S, 8)
         close(compiled(q, k), look(q, k), 1e-5)
 
@@ -162,7 +170,7 @@ def look(q, k, v):
 
 for names in (["scaled-dot"], ["local-m"], ["sparsemax", "fixed-window/entmax"]):
     torch._dynamo.reset()
-    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(look, fullgraph=True, backend="eager")
     for width in (8, 6, 4):  # from the second on, a compiler takes it for any number
         q, k, v = (torch.randn(2, 3, T, width) for T in (5, 7, 7))
         found = compiled(q, k, v)
@@ -171,7 +179,7 @@ for names in (["scaled-dot"], ["local-m"], ["sparsemax", "fixed-window/entmax"])
 names = ["additive"]
 torch._dynamo.reset()
 try:
-    torch.compile(look, fullgraph=True, backend="aot_eager")(q, k, v)
+    torch.compile(look, fullgraph=True, backend="eager")(q, k, v)
 except Exception as refused:
     print(refused)
 """

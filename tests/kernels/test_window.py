@@ -14,6 +14,7 @@ from heed.kernels import KERNELS, window
 from heed.kernels.native import missing
 from heed.kernels.window import operator
 from heed.kernels.window import plain as formula
+from heed.records import Claims
 from tests.kernels.windows import (
     REACHES,
     TABLES,
@@ -220,7 +221,7 @@ def test_it_serves_long_texts_and_not_short_ones(name: str) -> None:
         ({"family": "additive"}, "not additive scores"),
         ({"align": "sparsemax"}, "not sparsemax"),
         ({"need": "weight"}, "the weight was requested"),
-        ({"past": True}, "earlier weights"),
+        ({"claims": Claims(is_row_wise=False)}, "earlier weights"),
         ({"read": "pointer"}, "sums values"),
         ({"sinks": 1}, "without a position"),
         ({"bias": torch.zeros(1)}, "cannot add a bias"),

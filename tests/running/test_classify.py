@@ -278,8 +278,8 @@ def test_a_comparison_shows_each_pool(run: Path) -> None:
     assert Cell("mean", error="no").row(told) == ["mean", *[None] * 7]
     row = dict(
         zip(
-            [c.name for c in task_of("classify").columns],
-            cells[0].row(task_of("classify")),
+            [c.name for c in columns(told)],
+            cells[0].row(told),
             strict=True,
         )
     )
@@ -362,7 +362,7 @@ def test_a_bert_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
     assert "new: pool.*, answer.*" in told
     worker = open_run(tmp_path / "run", CPU).worker
     (ids,) = worker.kind.rows(["It was lovely ."])
-    assert worker.words.pieces(ids) == ["[CLS]", "it", "was", "lovely", ".", "[SEP]"]
+    assert worker.words(("It was lovely .",)) == ["[CLS]", "it", "was", "lovely", ".", "[SEP]"]
     mine = worker.model.eval()(torch.tensor([ids]), torch.tensor([len(ids)])).states
     expected = theirs.bert.eval()(torch.tensor([ids])).last_hidden_state
     torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)

@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from heed.events import finish
+from heed.running.preparing import prepare
 from heed.running.recipe import resolve
 from heed.storage import checkpoint, journal
 from heed.storage.run_folder import RunFolder
@@ -162,10 +163,12 @@ def test_the_parts_of_a_batch_add_up(made: Any, tmp_path: Path) -> None:
     """Over two processes: the number of symbols, the loss and the gradients of each batch."""
     recipe = resolve(made(tmp_path))
     told = task_of(recipe.task)
-    prepared = finish(told.prepare(recipe, RunFolder.create(tmp_path / "run")))
+    prepared = finish(prepare(told, recipe, RunFolder.create(tmp_path / "run")))
     torch.manual_seed(0)
     model = told.describe(recipe, prepared).build().double().train()
-    weights, objective = list(model.parameters()), told.objective(recipe, prepared)
+    codec = prepared.codec
+    objective = codec.form.objective(list(codec.inputs), recipe.training)
+    weights = list(model.parameters())
 
     def batches(rank: int, world: int) -> list[Any]:
         source = told.batches(recipe, prepared, shard=(rank, world), fixed=False)

@@ -39,7 +39,7 @@ def test_a_run_has_lines_and_maps(run: Path) -> None:
     (moment,) = found.moments
     assert moment.step == 60
     assert moment.text.startswith("source")
-    (panel,) = moment.panels
+    panel = moment.panels[0]
     assert panel.weight.sum(1) == pytest.approx(1, abs=0.01)
 
 

@@ -87,7 +87,7 @@ def test_a_task_imports_no_other() -> None:
         "import sys, heed.running.train\n"
         f"loaded = lambda: [x for x in {tasks} if f'heed.tasks.{{x}}' in sys.modules]\n"
         "print(loaded())\n"
-        "heed.running.train.story('classify')\n"
+        "heed.running.train.task_of('classify')\n"
         "print(loaded())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -42,15 +42,15 @@ def test_a_query_that_looks_at_nothing_is_not_counted_in_a_map_either() -> None:
     weight[0, 0, 4:] = 0
     said = statistics(weight, Summary(map=(3, 3)))
     words = list("abcdef")
-    (whole,) = layers({"": Attended(weight=weight)}, lambda path: (words, None))
-    (pooled,) = layers({"": Attended(statistics=said)}, lambda path: (words, None))
+    (whole,) = layers({"": Attended(weight=weight)}, lambda path: (words, None)).values()
+    (pooled,) = layers({"": Attended(statistics=said)}, lambda path: (words, None)).values()
     for name in ("entropy", "sharpness", "sink", "coverage"):
         assert pooled.measured()[name] == pytest.approx(whole.measured()[name], rel=1e-5)
 
 
 def test_places_without_a_word_have_the_numbers_that_a_page_counts_by() -> None:
     said = Attended(weight=torch.ones(1, 1, 4, 4))
-    (layer,) = layers({"": said}, lambda path: ((), None))
+    (layer,) = layers({"": said}, lambda path: ((), None)).values()
     assert layer.keys == ("1", "2", "3", "4")
 
 
@@ -63,7 +63,7 @@ def test_a_text_longer_than_the_minimum_has_exact_tiles(
     attend, x = heed.MultiHeadAttention(8, 2).eval(), torch.randn(1, 60, 8)
     with heed.watch(attend, statistics=summary(1)) as seen:
         attend(x)
-    (layer,) = layers({"": seen[""][0]}, lambda path: (list(map(str, range(60))), None))
+    (layer,) = layers({"": seen[""][0]}, lambda path: (list(map(str, range(60))), None)).values()
     weight = attend(x, need="weight").weight[0].numpy()
     for head, want in zip(layer.heads, weight, strict=True):
         assert (head.levels[-1].down, head.levels[-1].across) == (1, 1)
