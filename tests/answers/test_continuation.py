@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from heed.answers.continuation import Continuation, Continued, Decoding
+from heed.answers.continuation import Continuation, Continued, Decoding, Memory
 from heed.answers.continuation_scores import LanguageScores, PredictedText
 from heed.answers.form import Example
 from heed.answers.worker import Worker
@@ -92,6 +92,22 @@ def test_batches_of_any_size_give_the_same(kind: str) -> None:
         [e.written for e in some] for some in whole
     ]
     assert all(len({e.written for e in some}) > 1 for some in whole)
+
+
+@pytest.mark.parametrize(
+    ("method", "several"), [("sample", 3), ("greedy", 1), ("beam", 5)], ids=lambda x: str(x)
+)
+def test_batches_are_as_large_as_the_room_for_their_answers(method: str, several: int) -> None:
+    """So many answers to each prompt take room, as long as they may become."""
+    writer = made("lstm")
+    choice = writer.form.settled(writer, Decoding(method=method, longest=7))
+    best = 3 if method == "sample" else 1
+    rows = {i: ([5] * length,) for i, length in enumerate((3, 1, 3, 2, 3))}
+    for room, sizes in ((10, [1] * 5), (2 * 10, [2, 2, 1]), (5 * 10, [5])):
+        writer.tokens = several * room
+        found = list(writer.form.batches(writer, rows, choice, best))
+        assert list(map(len, found)) == sizes
+        assert [i for batch in found for i in batch] == [0, 2, 4, 3, 1]  # the longest first
 
 
 def test_samples_depend_on_seed_prompt_and_number() -> None:
@@ -261,9 +277,27 @@ def test_what_is_seen_while_a_text_is_read() -> None:
     assert all(0 < each["entropy"] < math.log(8) for each in sharp.values())
     assert writer.sharpness(examples) != sharp
     (long,) = writer.form.once(writer, (TEXT,))
-    assert (len(long.pieces), long.remark[:30]) == (24, "only the last 24 symbols are r")
+    assert "".join(long.pieces) == TEXT[-24:].replace(" ", "␣").replace("\n", "↵")
+    assert long.remark.startswith("only the last 24 symbols are read")
     ((again,),) = written(writer, ["the"], Decoding(longest=5))
     (both,) = writer.form.once(writer, ("the",), [again])
     assert "".join(both.pieces) == f"the{again.written}".replace(" ", "␣").replace("\n", "↵")
     assert both.facts()[0][:2] == [("Prompt", "the"), ("Written", again.written.replace("\n", "↵"))]
     assert made("lstm").sharpness(examples) == {}
+    two = made("xlnet")  # streams, of which one predicts
+    assert list(two.form.seen(two, examples, rows)) == ["0.query", "1.query"]
+
+
+def test_what_stands_before_a_window_is_remembered() -> None:
+    """With a memory that is long enough, windows of any size predict alike."""
+    pieces = Verbatim.train("character", [TEXT], 100)
+    settings = MODELS["xlnet"].model_copy(update={"memory": 64})
+    torch.manual_seed(1)
+    model = build(settings, symbols=pieces.size, context=8)
+    found = []
+    for context in (5, 8, 64):
+        form = Continuation(marks_of(pieces), context=context, memory=Memory(64, 2, 24))
+        given = Worker(model, {"text": RawText(pieces)}, form, torch.device("cpu"))
+        found.append(reading(given, TEXT).nats)
+        assert reading(given, TEXT, overlap=1).nats != found[-1] or context == 64
+    assert found == pytest.approx([found[-1]] * 3, rel=1e-5)

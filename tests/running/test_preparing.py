@@ -196,3 +196,24 @@ def test_many_unknown_symbols_are_reported(recipe: Recipe, tmp_path: Path) -> No
     assert [note for note in notes if "unknown" in note] == [f"22.5% of the source symbols {cure}"]
     _, notes = prepared(recipe, RunFolder.create(tmp_path / "all"))
     assert not any("unknown" in note for note in notes)
+
+
+def test_long_examples_are_tokenised_a_few_at_a_time(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they are, few are held at once; what is written is the same."""
+    asked: list[int] = []
+    rows = type(TASK).rows
+    monkeypatch.setattr(
+        type(TASK),
+        "rows",
+        lambda self, codec, some: asked.append(len(some)) or rows(self, codec, some),
+    )
+    found = []
+    for n, most in enumerate((preparing.MOST, 2)):
+        monkeypatch.setattr(preparing, "MOST", most)
+        asked.clear()
+        whole, _ = prepared(recipe, RunFolder.create(tmp_path / str(n)))
+        found.append(whole.train.tokens["source"].tolist())
+        assert (len(asked) > 1) == (most == 2)
+    assert found[0] == found[1]
