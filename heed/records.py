@@ -48,7 +48,7 @@ MASSES: tuple[Mass, ...] = ("one", "at most one", "any")
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a part can do and what it needs. No other code tells parts apart.
+    """The abilities and needs of a part, by which alone other code tells parts apart.
 
     Those that are True here hold of a mechanism if all its parts claim them, the others if one
     does. A class of your own that states none claims no more than every class that it derives from.

@@ -1,1 +1,1 @@
-"""What attention is: score, align, read, and how they are put together."""
+"""Attention itself: score, align, read, and how they are put together."""

@@ -161,11 +161,11 @@ class Align(Part):
         raise NotImplementedError
 
     def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
-        """What its slot said of each place before the first query, by name.    -> B H S"""
+        """The numbers of its slot for each place before the first query, by name.    -> B H S"""
         return {}
 
     def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor | float]:
-        """What else it decided about each query, by name.    -> broadcasts to B H T"""
+        """Further decisions about each query, by name.    -> broadcasts to B H T"""
         return {}
 
 

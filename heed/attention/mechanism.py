@@ -46,7 +46,7 @@ class Mechanism(Watchable):
     """
 
     claims: Claims
-    """What this mechanism can do and needs: what all its parts can, and what any needs."""
+    """All that its parts claim together."""
 
     token: object
     """Marks the memories that it made."""
@@ -185,7 +185,7 @@ class Mechanism(Watchable):
         return self.reach.question(B)
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What the reach shows whatever a query says; None: every key."""
+        """The keys that the reach shows whatever a query says; None: all."""
         return self.reach.shown(memory, places)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
@@ -280,7 +280,7 @@ class Lanes(Mechanism):
         raise Refused("several mechanisms side by side: a call needs a query")
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike."""
+        """The keys that all lanes show alike: they do not say."""
         return None
 
     def states(self, state: State | None) -> list[State | None]:

@@ -8,7 +8,7 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
-from heed.attention.initial import Drawn, initialise, normal
+from heed.attention.initial_weights import Drawn, initialise, normal
 from heed.errors import Refused
 from heed.shapes import whole
 from heed.visible import Places
@@ -59,7 +59,7 @@ class Position(Drawn):
         return x
 
     def bias(self, places: Places) -> Tensor | None:
-        """What to add to the energies.    -> broadcasts to B H T S"""
+        """The numbers to add to the energies.    -> broadcasts to B H T S"""
         return None
 
     def cut(self, row: int, start: int, stop: int) -> "Position":

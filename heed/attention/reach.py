@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heed.attention.blind import spared
+from heed.attention.blind_queries import spared
 from heed.attention.memory import Memory, concat
 from heed.attention.part import Part
 from heed.attention.position import Position, four_axes
@@ -28,7 +28,7 @@ from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, 
 
 @dataclass(slots=True, eq=False)
 class Reached:
-    """What a reach decides for one call."""
+    """A reach's decision for one call."""
 
     memory: Memory
     visible: Visible | None
@@ -63,11 +63,11 @@ class Reach(Part):
         raise Refused("this mechanism needs a query; only a learned 'static' brings its own")
 
     def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What it shows whatever a query says; None: every key."""
+        """The keys that it shows whatever a query says; None: all."""
         return None
 
     def facts(self, reached: Reached) -> dict[str, Tensor | float]:
-        """What it decided about each query, by name.    -> broadcasts to B H T"""
+        """Its decisions about each query, by name.    -> broadcasts to B H T"""
         found: dict[str, Tensor | float] = {}
         for part in conjuncts(reached.visible):
             if isinstance(part, Near):
@@ -160,7 +160,7 @@ LOW = -1e30
 
 
 class OrEverything(Reach):
-    """What another reach shows; a query that it shows nothing looks at everything, evenly.
+    """Another reach, but a query that would see nothing looks at everything, evenly.
 
     A bias lowers its energies until they are one number: their softmax is even, and its gradient
     still reaches each of them. So it is in XLNet's published code, which lowers the energies of

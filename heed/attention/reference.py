@@ -15,8 +15,8 @@ from torch.nn.functional import dropout, pad
 
 from heed.attention.align import Aligned
 from heed.attention.memory import Memory
-from heed.attention.piecewise import of_table
 from heed.attention.reach import Reached
+from heed.attention.some_queries import of_table
 from heed.attention.trace import Trace
 from heed.errors import ShapeError
 from heed.records import Call
@@ -76,7 +76,7 @@ class Scene:
 
 @dataclass(slots=True, eq=False)
 class Looked:
-    """What the queries of a scene looked at; nothing is read yet."""
+    """The weights of a scene and what they were made of; nothing is read yet."""
 
     energy: Tensor  # with what a past and a bias add  B H T N
     aligned: Aligned

@@ -139,7 +139,7 @@ def pooled(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _pool(weight: Tensor, rows: int, columns: int, start: int, T: int) -> Tensor:
-    """What queries from `start` on, of T, add to a map of at most so many cells."""
+    """The share that queries from `start` on, of T, add to a map of at most so many cells."""
     n, S = weight.shape[-2:]
     rows, columns = min(rows, T), min(columns, S)
     first = torch.arange(rows + 1, device=weight.device) * T

@@ -30,7 +30,7 @@ def nearest(word: str) -> list[str]:
 
 
 def search(word: str) -> list[Entry | Beside]:
-    """What has a word in its name, synonyms, slot, source or description."""
+    """All that has a word in its name, synonyms, slot, source or description."""
     asked = re.escape(plain(word))
     whole = re.compile(rf"(?<![a-z0-9]){asked}(?![a-z0-9])")  # Chinese has no spaces to go by
     return [each for each in KNOWN if whole.search(_spaced(" ; ".join(_said(each))))]

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, pad
 
 import heed
-from heed.attention.attending import Attending
-from heed.attention.heads import join
-from heed.attention.initial import Drawn, initialise
-from heed.attention.naming import build
+from heed.attention.attention import Attending
+from heed.attention.initial_weights import Drawn, initialise
+from heed.attention.multi_head import join
+from heed.attention.names import build
 from heed.models.answers import Pooler
 from heed.models.cells import Dropout
 from heed.models.sequence import Encoder as Recurrent

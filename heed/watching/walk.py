@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.attention.attending import Attending
+from heed.attention.attention import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
-from heed.attention.piecewise import of_some
+from heed.attention.some_queries import of_some
 from heed.attention.watchable import Hook
 from heed.errors import Refused
 from heed.records import Attended, Need, State
@@ -161,7 +161,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     one = torch.tensor([row], device=call.query.device)
 
     def shown(start: int, stop: int) -> list[tuple[str, Tensor]]:
-        """What these queries alone may see, as tables, each with the reason why it hides.
+        """Tables of the keys that these queries may see, each with the reason why it hides others.
 
         -> broadcasts to 1 H n S
         """

@@ -1,4 +1,4 @@
-"""What was walked: the calls that were heard, and one query's way through its stages."""
+"""Walks: the calls that were heard, and one query's way through its stages."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.asking import Asking
+from heed.attention.loop import AttentionLoop
 from heed.kernels import native, single
 from heed.kernels.look import native as kernel
 
@@ -110,6 +110,6 @@ def test_a_mask_may_have_any_layout() -> None:
     mask[:, 0] = True
     query = torch.randn(3, 1, 8)
     for visible in (mask, mask.contiguous()):
-        got = Asking(attend, attend.remember(keys, visible=visible))(query, heed.State())
+        got = AttentionLoop(attend, attend.remember(keys, visible=visible))(query, heed.State())
         want = attend(query, attend.remember(keys.detach(), visible=mask), heed.State())
         torch.testing.assert_close(got.context, want.context)

@@ -107,7 +107,7 @@ class HeadGroups(Lanes):
         )
 
     def _fact(self, facts: list[Tensor | None]) -> Tensor | None:
-        """What some groups report, zero for the heads of the others.    -> B H T"""
+        """A fact that some groups report, zero for the heads of the others.    -> B H T"""
         like = next((x for x in facts if x is not None), None)
         if like is None:
             return None
