@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heed import kernels
-    from heed.attention.attending import Attention
+    from heed.attention.attention import Attention
     from heed.attention.functional import attend
-    from heed.attention.heads import MultiHeadAttention
     from heed.attention.mechanism import Mechanism
     from heed.attention.memory import Memory
+    from heed.attention.multi_head import MultiHeadAttention
     from heed.errors import HeedError
     from heed.records import Attended, State, Summary
     from heed.running.loading import load
@@ -49,11 +49,11 @@ __all__ = [
 
 _HOMES = {
     "Attended": "heed.records",
-    "Attention": "heed.attention.attending",
+    "Attention": "heed.attention.attention",
     "HeedError": "heed.errors",
     "Mechanism": "heed.attention.mechanism",
     "Memory": "heed.attention.memory",
-    "MultiHeadAttention": "heed.attention.heads",
+    "MultiHeadAttention": "heed.attention.multi_head",
     "State": "heed.records",
     "Summary": "heed.records",
     "Visible": "heed.visible",

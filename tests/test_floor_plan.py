@@ -169,7 +169,7 @@ def test_the_arrows_have_no_cycle() -> None:
         ("heed.kernels.sdpa", "import importlib\nimportlib.import_module('heed.attention')"),
         ("heed.errors", "from heed.kernels import choose"),
         ("heed.viewing.terminal", "from heed.attention.statistics import entropy"),
-        ("heed.attention.heads", "from heed.watching.watch import watch"),
+        ("heed.attention.multi_head", "from heed.watching.watch import watch"),
         ("heed.running.demo", "from heed.attention.score import scaled_dot"),
         ("heed.cli.train", "from heed.training.fit import fit"),
         ("heed.utils", "import math"),

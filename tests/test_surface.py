@@ -75,7 +75,7 @@ def test_the_version_is_said_in_one_place_and_needs_no_installation() -> None:
 TYPED = """
 import torch
 import heed
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.models.text_settings import BertSettings, build_bert
 from heed.models.encoder_decoder import EncoderDecoder
 

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import heed
 from heed import Visible
-from heed.attention.grouping import HeadGroups
-from heed.attention.naming import build
+from heed.attention.head_groups import HeadGroups
+from heed.attention.names import build
 from heed.errors import Refused, ShapeError
 from heed.visible import Both, Either, Gaussian, Near, Not, Places, both
 

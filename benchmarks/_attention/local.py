@@ -15,7 +15,7 @@ import heed
 from _attention.cases import BOTH, FORWARD, OURS, Case, Inputs, Row, Work, leaf, within
 from _attention.measuring import Effort
 from heed.attention.memory import Memory
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.reach import Reach, Reached
 from heed.attention.score import ScaledDot
 from heed.kernels import KERNELS

@@ -10,7 +10,7 @@ from torch import Tensor
 import heed
 from _attention.cases import BOTH, CAPTURED, FORWARD, Case, Inputs, Work, leaf
 from _attention.measuring import Effort
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.kernels import KERNELS
 
 NAMES = (

@@ -12,12 +12,12 @@ from torch.nn.functional import pad
 
 from heed.attention import reference
 from heed.attention.align import hidden
-from heed.attention.blind import placed, spared
+from heed.attention.blind_queries import placed, spared
 from heed.attention.memory import Memory
-from heed.attention.piecewise import of_queries
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.attention.reference import Scene, Ways, wide
+from heed.attention.some_queries import of_queries
 from heed.attention.statistics import check_rows, summarise
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-from heed.attention import align, moving, past, reach, read, score
+from heed.attention import align, moving_aligns, past, reach, read, score
 from heed.attention.mixed import Mixed
 from heed.attention.part import Part, Slot
 from heed.records import Claims
@@ -39,12 +39,12 @@ class Entry(Called):
 
     @property
     def slot(self) -> Slot:
-        """What it is a way to do."""
+        """The slot of a mechanism that it fills."""
         return self.part.slot
 
     @property
     def formula(self) -> str:
-        """What it computes."""
+        """The formula of its part."""
         return self.part.formula or ""
 
     @property
@@ -238,25 +238,25 @@ _ENTRIES = (
         "硬, 硬性, 随机",
     ),
     Entry(
-        moving.Forward,
+        moving_aligns.Forward,
         "Zhang 2018 §3",
         "stays or advances by one",
         "zhang, tts, stay or advance, 前向, 单调",
     ),
     Entry(
-        moving.ForcedForward,
+        moving_aligns.ForcedForward,
         "after Zhang 2018 and See 2017",
         "hardly uses a place again, and moves on",
         "zhang, forced monotonic, 强制前向, 单调",
     ),
     Entry(
-        moving.Monotonic,
+        moving_aligns.Monotonic,
         "Raffel 2017",
         "reads left to right, never back; rows may sum to less than one",
         "raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
     ),
     Entry(
-        moving.MixtureWindow,
+        moving_aligns.MixtureWindow,
         "Graves 2013 §5.1",
         "soft windows that move forward; looks at no key",
         "graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import check_counts
-from heed.attention.naming import build, options_of
+from heed.attention.names import build, options_of
 from heed.attention.score import PLAIN
 from heed.attention.torch_words import refuse
 from heed.errors import Refused

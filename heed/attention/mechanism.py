@@ -46,7 +46,7 @@ class Mechanism(Watchable):
     """
 
     claims: Claims
-    """What this mechanism can do and needs: what all its parts can, and what any needs."""
+    """All that its parts claim together."""
 
     token: object
     """Marks the memories that it made."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.apply import unstated
-from heed.attention.blind import placed, spared
-from heed.attention.initial import Drawn
+from heed.attention.blind_queries import placed, spared
+from heed.attention.initial_weights import Drawn
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.part import Slot

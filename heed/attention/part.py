@@ -6,7 +6,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, ClassVar, Literal
 
-from heed.attention.initial import Drawn
+from heed.attention.initial_weights import Drawn
 from heed.records import Claims
 
 Slot = Literal["score", "past", "reach", "align", "read"]
@@ -24,7 +24,7 @@ class Part(Drawn):
     claims: Claims = Claims()
     slot: ClassVar[Slot]
     formula: str | None = None
-    """What it computes; None for a class of your own that does not say."""
+    """The formula of its paper; None for a class of your own that states none."""
     for_sentences: ClassVar[Mapping[str, Any]] = {}
     """Options that suit a sentence better than the defaults, which are for long texts."""
 

@@ -27,7 +27,7 @@ class Past(Part):
     slot = "past"
     claims = Claims(is_row_wise=False, needs_line=True)
     remembers: ClassVar[str] = "last weight"
-    """What its slot says of each place, in a word or two."""
+    """The name of the number that its slot has for each place."""
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
-from heed.attention.initial import Drawn, initialise, normal
+from heed.attention.initial_weights import Drawn, initialise, normal
 from heed.errors import Refused
 from heed.shapes import whole
 from heed.visible import Places

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heed.attention.blind import spared
+from heed.attention.blind_queries import spared
 from heed.attention.memory import Memory, concat
 from heed.attention.part import Part
 from heed.attention.position import Position, four_axes

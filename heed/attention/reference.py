@@ -15,8 +15,8 @@ from torch.nn.functional import dropout, pad
 
 from heed.attention.align import Aligned
 from heed.attention.memory import Memory
-from heed.attention.piecewise import of_table
 from heed.attention.reach import Reached
+from heed.attention.some_queries import of_table
 from heed.attention.trace import Trace
 from heed.errors import ShapeError
 from heed.records import Call

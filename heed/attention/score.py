@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import normalize
 
-from heed.attention.initial import drawn
+from heed.attention.initial_weights import drawn
 from heed.attention.memory import Memory
 from heed.attention.part import Part
 from heed.attention.position import waves

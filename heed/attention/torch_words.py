@@ -33,7 +33,7 @@ OF_CALLS = {
     "key": "attend(query, attend.remember(keys, values))",
     "value": "attend(query, attend.remember(keys, values))",
 }
-"""What belongs to a call, and how to say it there."""
+"""Words that belong to a call, and how to say them there."""
 
 OF_MODULES = {
     "dropout_p": "dropout=0.1",
@@ -47,7 +47,7 @@ OF_MODULES = {
     "vdim": HEADS,
     "batch_first": "the batch is always first, B T M",
 }
-"""What is chosen when an attention is made, and how."""
+"""Words for choices that are made with an attention, and how."""
 
 OF_MEMORIES = {
     "mask": "visible=mask where True exists, visible=~mask where True is padding",
@@ -56,7 +56,7 @@ OF_MEMORIES = {
     "key": "keys, the first argument",
     "value": "values, the second argument",
 }
-"""What belongs to a memory, and how to say it there."""
+"""Words that belong to a memory, and how to say them there."""
 
 OF_FUNCTIONS = {
     "bias": "a call of heed.Attention or heed.MultiHeadAttention takes one",
@@ -66,7 +66,7 @@ OF_FUNCTIONS = {
     "num_heads": "the heads are axis 1 of q, k and v, B H T D",
     "enable_gqa": "heads share keys where their number is a multiple",
 }
-"""What `heed.attend` calls otherwise than a call of a module."""
+"""Words that `heed.attend` has others for than a call of a module."""
 
 CALL, MAKING = "here, but belongs to the call", "here, but is chosen when the attention is made"
 

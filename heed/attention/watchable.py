@@ -25,7 +25,7 @@ KEPT = (
 
 
 FORMED = ("context", "weight", "energy")
-"""What of a record the gradients of the output are of, in this order, as far as it was formed."""
+"""Fields of a record whose gradients a hook is given, in this order, as far as they were formed."""
 
 UserHook = Callable[..., Any]
 

@@ -187,7 +187,7 @@ def limits(claims: dict[str, Any]) -> list[str]:
 def as_data(entry: Entry | Beside) -> dict[str, Any]:
     """One entry as plain data; a use of any mechanism has no slot."""
     from heed.attention.catalogue import Beside
-    from heed.attention.naming import options_of
+    from heed.attention.names import options_of
     from heed.records import Claims
 
     said = {"name": entry.name, "about": entry.about, "synonyms": list(entry.synonyms)}

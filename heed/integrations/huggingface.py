@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.added import Added, parted, sum_of
+from heed.attention.bias import Bias, split_mask, summed
 from heed.attention.memory import Memory
 from heed.attention.score import Score, dot, per_head
 from heed.errors import Refused
@@ -266,7 +266,7 @@ def attention(
     key, value, visible, bias = _sight(query, key, value, attention_mask, look, position_bias)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     mechanism = _mechanism(scale, softcap, float(dropout))
-    position = None if bias is None else Added(bias)
+    position = None if bias is None else Bias(bias)
     attend = Standing(mechanism, query, mechanism.remember(key, value), visible, position)
     asked = _weights_asked(module, others)
     seen: Attended = deputy(query, attend, need="weight" if asked else "context")
@@ -325,8 +325,8 @@ def _sight(
         if given.dtype == torch.bool:
             visible = _predicate(given)
         else:
-            seen, added = parted("attention_mask", given)
-            visible, bias = _predicate(seen), sum_of(bias, added)
+            seen, added = split_mask("attention_mask", given)
+            visible, bias = _predicate(seen), summed(bias, added)
     return key, value, visible, bias
 
 

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.attention.added import Added, parted, sum_of
+from heed.attention.bias import Bias, split_mask, summed
 from heed.attention.catalogue import DEFAULTS
-from heed.attention.heads import MultiHeadAttention
 from heed.attention.hooks import HOOKS
+from heed.attention.multi_head import MultiHeadAttention
 from heed.errors import Refused, ShapeError
 from heed.records import Attended, Need, Summary
 from heed.shapes import check_width
@@ -162,7 +162,7 @@ class TorchAttention(MultiHeadAttention):
         # is_causal is taken at its word, whatever the mask says, only where torch does so too.
         hint = is_causal and T == S and not need_weights and key_padding_mask is None
         visible, added = (causal(), None) if hint else self._pairs(attn_mask, q, S)
-        bias = sum_of(felt, added)
+        bias = summed(felt, added)
 
         def attend(*, need: Need, statistics: Summary | bool | None) -> Attended:
             return self._attend((q, k, v), both(exists, visible), bias, need, statistics)
@@ -202,7 +202,7 @@ class TorchAttention(MultiHeadAttention):
             renewed(memory, owner=self.mechanism.token),
             visible=rest,
             need=need,
-            position=None if bias is None else Added(bias),
+            position=None if bias is None else Bias(bias),
             statistics=statistics,
         )
         return seen.replace(context=self.shape_context(seen.context))
@@ -222,7 +222,7 @@ class TorchAttention(MultiHeadAttention):
         table = mask[None, None] if mask.ndim == 2 else mask.unflatten(0, (B, self.num_heads))
         if table.dtype == torch.bool:
             return Visible.mask(~table), None
-        seen, added = parted("attn_mask", table)
+        seen, added = split_mask("attn_mask", table)
         return Visible.mask(seen), added
 
 
@@ -234,5 +234,5 @@ def _keys(mask: Tensor | None, k: Tensor) -> tuple[Visible | None, Tensor | None
         raise ShapeError(f"key_padding_mask is B S {tuple(k.shape[:2])}; got {tuple(mask.shape)}")
     if mask.dtype == torch.bool:
         return Visible.keys(~mask), None
-    seen, added = parted("key_padding_mask", mask)
+    seen, added = split_mask("key_padding_mask", mask)
     return Visible.keys(seen), None if added is None else added[:, None, None]

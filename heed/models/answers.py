@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from heed.attention.initial import Drawn
+from heed.attention.initial_weights import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import bend_of

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from torch import nn
 
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import options_of
+from heed.attention.names import options_of
 from heed.models import (
     classifier,
     generator,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from heed.attention.hooks import plain
-from heed.attention.initial import initialise
+from heed.attention.initial_weights import initialise
 from heed.errors import UnknownName
 from heed.models import unrolled
 

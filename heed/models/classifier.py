@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import check_options, claims_of, options_of
+from heed.attention.names import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
 from heed.models import reader_settings, xlnet_settings
 from heed.models.answers import Answered, at

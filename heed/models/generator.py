@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
-from heed.attention.initial import tie
+from heed.attention.initial_weights import tie
 from heed.errors import Refused
 from heed.models.cells import Dropout
 from heed.models.encoder_decoder import EncoderDecoder

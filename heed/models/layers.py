@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 import heed
-from heed.attention.initial import initialise
+from heed.attention.initial_weights import initialise
 from heed.records import Attended, Need, State
 from heed.visible import Visible, both
 

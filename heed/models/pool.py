@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.attention.attending import Attending
-from heed.attention.heads import join
-from heed.attention.naming import build
+from heed.attention.attention import Attending
+from heed.attention.multi_head import join
+from heed.attention.names import build
 from heed.models.answers import Pooler
 from heed.models.reader import Encoded
 from heed.models.xlnet_answers import TextSummary

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.initial import initialise, normal
+from heed.attention.initial_weights import initialise, normal
 from heed.attention.memory import as_keys, key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.asking import Asking
+from heed.attention.loop import AttentionLoop
 from heed.attention.read import Join
 from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
@@ -35,7 +35,7 @@ class AskingCarry:
     """State that the next step needs."""
 
     hidden: tuple[Hidden, ...]  # of every layer
-    ask: Asking  # the attention, and the source, projected once
+    ask: AttentionLoop  # the attention, and the source, projected once
     state: State  # of the attention
     fed: Tensor | None = None  # luong: h̃ of the step before
     join: Callable[..., Tensor] | None = None  # luong: how it is made, where a loop learns
@@ -90,7 +90,7 @@ class RecurrentDecoder(nn.Module):
         """
         there = heed.Visible.keys(source.there)  # a table: each step needs it
         memory = self.attention.remember(source.states, visible=there)
-        ask = Asking(self.attention, memory, need)
+        ask = AttentionLoop(self.attention, memory, need)
         return AskingCarry(self.first(source.summary(self.summary)), ask, State())
 
     @property

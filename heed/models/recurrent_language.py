@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from heed.attention.initial import initialise, normal, tie
+from heed.attention.initial_weights import initialise, normal, tie
 from heed.attention.memory import key_table
 from heed.errors import Refused
 from heed.models.cells import Dropout

@@ -17,8 +17,8 @@ from torch import nn
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.initial import initialise, normal, tie
-from heed.attention.naming import check_options, options_for_sentences, options_of, parse
+from heed.attention.initial_weights import initialise, normal, tie
+from heed.attention.names import check_options, options_for_sentences, options_of, parse
 from heed.attention.read import Join
 from heed.errors import HeedError, Refused
 from heed.models.cells import Dropout, First, Readout, Stack

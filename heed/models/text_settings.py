@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import nn
 
 import heed
-from heed.attention.initial import initialise, normal
+from heed.attention.initial_weights import initialise, normal
 from heed.attention.position import Learned
 from heed.errors import Refused
 from heed.models.answers import Answerer, MaskedWords, Pooler

@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import nn
 
 import heed
-from heed.attention import naming
-from heed.attention.grouping import HeadGroups, head_groups
+from heed.attention import names
+from heed.attention.head_groups import HeadGroups, head_groups
 from heed.attention.position import Learned, Position, Rotary, Sinusoidal
 from heed.errors import Refused, UnknownName
 from heed.models.encoder_decoder import EncoderDecoder
@@ -82,7 +82,7 @@ class TransformerSettings(Settings):
 def _refuse_misfit(name: str, self_attends: bool, causal: bool) -> None:
     """Refuse a mechanism whose answers would depend on symbols yet to be written, or that compares
     places within one text where there are two."""
-    claims = naming.claims_of(name)
+    claims = names.claims_of(name)
     if causal and claims.needs_length:
         raise Refused(
             f"'{name}' places its window by the text's length, which a decoder's self-attention "
@@ -113,10 +113,10 @@ def multi_head(
     lanes = []
     for name, count in head_groups(layer, heads):
         _refuse_misfit(name, self_attends, causal)
-        known = naming.options_of(name)
+        known = names.options_of(name)
         sizes = dict.fromkeys(("query", "key", "value"), width // heads)
         given = {option: x for option, x in (options or {}).items() if option in known}
-        lane = naming.build(name, **sizes, heads=count, dropout=dropout, **given)
+        lane = names.build(name, **sizes, heads=count, dropout=dropout, **given)
         if not lane.claims.fits_heads:
             raise Refused(f"'{name}' does not work inside the heads of a Transformer")
         lanes.append((lane, count))
@@ -266,7 +266,7 @@ def options_of(given: Iterable[Layers], heads: int) -> dict[str, Any]:
     for layers in given:
         for layer in [layers] if isinstance(layers, str) else layers:
             for name, _ in head_groups(layer, heads):
-                known |= naming.options_of(name)
+                known |= names.options_of(name)
     return known
 
 

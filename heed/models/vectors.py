@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from heed.attention.initial import Drawn, initialise
+from heed.attention.initial_weights import Drawn, initialise
 from heed.models.cells import Dropout
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import heed
-from heed.attention.initial import Drawn
+from heed.attention.initial_weights import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, pass_through

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.initial import Drawn
+from heed.attention.initial_weights import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered

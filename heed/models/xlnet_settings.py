@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import nn
 
 import heed
-from heed.attention.initial import initialise, normal
+from heed.attention.initial_weights import initialise, normal
 from heed.attention.score import Relative
 from heed.models.layers import FeedForward
 from heed.models.text_settings import Activation, TextSettings, draw, draw_linear

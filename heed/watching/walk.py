@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.attention.attending import Attending
+from heed.attention.attention import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
-from heed.attention.piecewise import of_some
+from heed.attention.some_queries import of_some
 from heed.attention.watchable import Hook
 from heed.errors import Refused
 from heed.records import Attended, Need, State

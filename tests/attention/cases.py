@@ -11,7 +11,7 @@ from torch import Tensor
 
 import heed
 from heed.attention.catalogue import CATALOGUE, DEFAULTS
-from heed.attention.naming import build, options_of, parse
+from heed.attention.names import build, options_of, parse
 from heed.errors import Refused
 from heed.records import Attended, Claims
 

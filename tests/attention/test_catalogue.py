@@ -13,7 +13,7 @@ import torch
 
 import heed
 from heed.attention.catalogue import CATALOGUE, DEFAULTS
-from heed.attention.naming import options_of, parse
+from heed.attention.names import options_of, parse
 from heed.attention.part import Slot
 from heed.errors import NotFormed, Refused, UnknownName
 from heed.records import Claims

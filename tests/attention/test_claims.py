@@ -161,7 +161,7 @@ DEFINED = {
 # Where mechanisms are put together.
 BUILT = {
     "attention/mechanism.py": {"Blend", "Blind", "Global", "OrEverything", "ScaledDot", "Softmax"},
-    "attention/naming.py": {"Mixed"},
+    "attention/names.py": {"Mixed"},
     "models/transformer_settings.py": {"HeadGroups"},
 }
 

@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import heed
 from heed import Visible
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.errors import Refused, ShapeError, UnknownName
 from tests.attention.cases import Case
 

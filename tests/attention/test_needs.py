@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import heed
-from heed.attention.grouping import HeadGroups
-from heed.attention.naming import build
+from heed.attention.head_groups import HeadGroups
+from heed.attention.names import build
 from heed.errors import UnknownName
 from heed.models import text_settings, transformer_settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-FILES = ("catalogue", "claims", "contracts", "gradients", "align", "score", "attending",
+FILES = ("catalogue", "claims", "contracts", "gradients", "align", "score", "attention",
          "functional", "learning", "synonyms", "trace")  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 import heed
 from heed import Visible
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.kernels import KERNELS
 from heed.visible import Places
 from tests.attention.cases import NAMES, Case, claims, takes

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention import blind
-from heed.attention.naming import build
+from heed.attention import blind_queries
+from heed.attention.names import build
 from heed.attention.reach import FixedWindow, Global, LocalP, OrEverything
 from heed.attention.score import Dot
 from heed.errors import Refused
@@ -454,7 +454,7 @@ def test_a_query_that_may_look_at_everything_keeps_its_gradient(
     shown[:, :, 1] = False
     slopes = []
     for finite in (True, False):
-        monkeypatch.setattr(blind, "_finite", lambda _, known=finite: known)
+        monkeypatch.setattr(blind_queries, "_finite", lambda _, known=finite: known)
         energy = attend(x, visible=shown, need="energy").energy
         slopes.append(torch.autograd.grad(energy[:, :, 1].sum(), attend.in_proj_weight)[0])
     assert slopes[0].any()

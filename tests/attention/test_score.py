@@ -12,7 +12,7 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAt
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.score import distance, distance_behind
 from heed.errors import Refused, ShapeError
 from heed.visible import Places

@@ -12,8 +12,8 @@ from torch import Tensor
 import heed
 from heed.attention import statistics as definition
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.grouping import HeadGroups
-from heed.attention.naming import build
+from heed.attention.head_groups import HeadGroups
+from heed.attention.names import build
 from heed.attention.statistics import (
     Statistics,
     averages,

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.grouping import HeadGroups
-from heed.attention.naming import build
+from heed.attention.head_groups import HeadGroups
+from heed.attention.names import build
 from heed.attention.score import per_head
 from heed.attention.trace import Blended, Grouped, Trace, Traces
 from heed.records import Attended

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.score import additive as reference
 from heed.attention.score import per_head
 from heed.kernels import additive

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import build, options_of
+from heed.attention.names import build, options_of
 from heed.errors import Refused
 from heed.kernels import native
 from heed.kernels.additive import native as additive

@@ -1,4 +1,4 @@
-"""The kernels of walks, compared with their twins, the loops of `heed.attention.moving`.
+"""The kernels of walks, compared with their twins, the loops of `heed.attention.moving_aligns`.
 
 Contract 5: the error against float64 is at most twice (gradients three times) that of the loop in
 the same dtype, or a few epsilons at that magnitude, whichever is larger.
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import heed
-from heed.attention import moving
+from heed.attention import moving_aligns
 from heed.attention.align import Align
 from heed.attention.score import Dot
 from heed.kernels import native as library
@@ -245,12 +245,12 @@ def test_nan_in_a_visible_key_is_not_swallowed() -> None:
 
 def made(walk: str, dtype: torch.dtype = DOUBLE) -> Any:
     part: Any = {
-        "monotonic": lambda: moving.Monotonic(heads=H, noise=0.0).train(),
-        "hard": lambda: moving.Monotonic(heads=H).eval(),
-        "forward": lambda: moving.Forward(query=4, heads=H),
-        "agent": lambda: moving.Forward(query=4, heads=H, agent=True),
-        "forced": lambda: moving.ForcedForward(),
-        "mixture": lambda: moving.MixtureWindow(query=4, heads=H, components=3),
+        "monotonic": lambda: moving_aligns.Monotonic(heads=H, noise=0.0).train(),
+        "hard": lambda: moving_aligns.Monotonic(heads=H).eval(),
+        "forward": lambda: moving_aligns.Forward(query=4, heads=H),
+        "agent": lambda: moving_aligns.Forward(query=4, heads=H, agent=True),
+        "forced": lambda: moving_aligns.ForcedForward(),
+        "mixture": lambda: moving_aligns.MixtureWindow(query=4, heads=H, components=3),
     }[walk]()
     return part.to(dtype)
 
@@ -334,13 +334,13 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "mix", refuse)
 
 
-class Mine(moving.Forward):
+class Mine(moving_aligns.Forward):
     """A walk that halves its moves."""
 
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
     ) -> tuple[Tensor, Tensor]:
-        weight = moving.forward_step(energy, before, ok, energy.new_full((), 0.1))
+        weight = moving_aligns.forward_step(energy, before, ok, energy.new_full((), 0.1))
         return weight, weight
 
 
@@ -467,8 +467,8 @@ def test_mixtures_agree(K: int, table: str, dtype: torch.dtype) -> None:
         results = []
         for f, kind in (
             (operator.mixture, dtype),
-            (moving._twin_mixture, dtype),
-            (moving._twin_mixture, DOUBLE),
+            (moving_aligns._twin_mixture, dtype),
+            (moving_aligns._twin_mixture, DOUBLE),
         ):
             leaves = [x.detach().to(kind).requires_grad_() for x in inputs]
             weight = f(*leaves, ok, S)
@@ -500,4 +500,4 @@ def test_the_operators_of_mixtures_pass_opcheck() -> None:
 def test_windows_of_any_centre_and_width_are_finite(centre: float, sharpness: float) -> None:
     parts = [torch.full((1, 1, 1, 1), x) for x in (2.0, sharpness, centre)]
     weight = operator.mixture(*parts, None, 5)
-    torch.testing.assert_close(weight, moving._twin_mixture(*parts, None, 5))
+    torch.testing.assert_close(weight, moving_aligns._twin_mixture(*parts, None, 5))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heed.attention import moving
+from heed.attention import moving_aligns
 from heed.kernels import scan
 from heed.kernels.scan import operator
 
@@ -181,7 +181,7 @@ def test_mixtures_agree(K: int, T: int, S: int, masked: bool, tile: Tile) -> Non
     results[0] += backward.mix(*parts, ok, slope(results[0][0]))
     for dtype in (torch.float32, DOUBLE):
         leaves = [x.to(dtype).requires_grad_() for x in parts]
-        weight = moving._twin_mixture(*leaves, ok, S)
+        weight = moving_aligns._twin_mixture(*leaves, ok, S)
         grads = torch.autograd.grad(weight, leaves, slope(weight))
         results.append([weight.detach(), *grads])
     assert_near(*results, n=1)
@@ -243,9 +243,9 @@ def test_offsets_beyond_32_bits(walk: str) -> None:
 @pytest.mark.parametrize("walk", ["monotonic", "forward", "forced"])
 def test_the_parts_are_served_on_a_gpu(walk: str) -> None:
     part: Any = {
-        "monotonic": lambda: moving.Monotonic(noise=0.0).train(),
-        "forward": lambda: moving.Forward(query=4, agent=True),
-        "forced": lambda: moving.ForcedForward(),
+        "monotonic": lambda: moving_aligns.Monotonic(noise=0.0).train(),
+        "forward": lambda: moving_aligns.Forward(query=4, agent=True),
+        "forced": lambda: moving_aligns.ForcedForward(),
     }[walk]()
     part = part.to(DEVICE)
     assert scan.refusal_of(part.name, torch.float32, torch.device(DEVICE)) is None

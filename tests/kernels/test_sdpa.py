@@ -15,7 +15,7 @@ from torch import Tensor
 
 import heed
 from heed import Visible
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.position import ALiBi
 from heed.kernels import KERNELS, sdpa
 

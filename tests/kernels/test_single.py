@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.asking import Asking
+from heed.attention.loop import AttentionLoop
 from heed.errors import Refused
 from heed.kernels import single
 from heed.kernels.deferred_gradients import share
@@ -100,7 +100,7 @@ def test_a_mask_may_have_any_layout() -> None:
     mask[:, 0] = True
     query = torch.randn(B, 1, 8)
     for visible in (mask, mask.contiguous()):
-        got = Asking(attend, attend.remember(keys, visible=visible))(query, heed.State())
+        got = AttentionLoop(attend, attend.remember(keys, visible=visible))(query, heed.State())
         want = attend(query, attend.remember(keys.detach(), visible=mask), heed.State())
         assert got.kernel == "single"
         torch.testing.assert_close(got.context, want.context)
@@ -165,7 +165,7 @@ def test_asking_a_memory_again_equals_attending_again(name: str) -> None:
     results = []
     for short in (False, True):
         memory, state, rows = attend.remember(keys, visible=lengths), heed.State(), []
-        ask = Asking(attend, memory)
+        ask = AttentionLoop(attend, memory)
         for t in range(T):
             q = query[:, t : t + 1]
             seen = ask(q, state) if short else attend(q, memory, state)
@@ -183,7 +183,7 @@ def test_hooks_see_every_call() -> None:
     attend = heed.Attention("general", query=4, key=4)
     memory, state = attend.remember(torch.randn(B, S, 4)), heed.State()
     with heed.watch(attend, need="context") as seen:
-        ask = Asking(attend, memory)
+        ask = AttentionLoop(attend, memory)
         for _ in range(T):
             state = ask(torch.randn(B, 1, 4), state).state
     assert len(seen[""]) == T
@@ -195,7 +195,7 @@ def test_hooks_added_later_see_every_later_call(name: str, learns: bool) -> None
     attend, query = heed.Attention(name, query=4, key=4), torch.randn(B, 1, 4)
     keys = torch.randn(B, S, 4, requires_grad=True)
     with torch.set_grad_enabled(learns):
-        ask, state = Asking(attend, attend.remember(keys)), heed.State()
+        ask, state = AttentionLoop(attend, attend.remember(keys)), heed.State()
         for _ in range(2):
             state = ask(query, state).state
         with heed.watch(attend, need="context") as seen:
@@ -212,7 +212,7 @@ def test_an_attention_of_your_own_is_called_every_time() -> None:
             return seen.replace(context=2 * seen.context)
 
     attend, query = Twice("additive", query=4, key=4), torch.randn(B, 1, 4)
-    ask = Asking(attend, attend.remember(torch.randn(B, S, 4)))
+    ask = AttentionLoop(attend, attend.remember(torch.randn(B, S, 4)))
     first, again = (ask(query, heed.State()).context for _ in range(2))
     torch.testing.assert_close(again, first)
 
@@ -220,7 +220,7 @@ def test_an_attention_of_your_own_is_called_every_time() -> None:
 def test_other_rows_and_shapes_are_checked_again() -> None:
     attend = heed.Attention("general", query=4, key=4)
     keys, query = torch.randn(B, S, 4), torch.randn(B, 1, 4)
-    ask = Asking(attend, attend.remember(keys))
+    ask = AttentionLoop(attend, attend.remember(keys))
     state = ask(query, heed.State()).state
     rows = torch.tensor([2, 0])
     got = ask.select(rows)(query[rows], state).context
@@ -251,7 +251,7 @@ def test_with_the_kernel_off_a_loop_has_second_derivatives(name: str) -> None:
     keys = torch.randn(1, 3, 4).double().requires_grad_()
 
     def loop(query: Tensor, keys: Tensor) -> Tensor:
-        ask, state, rows = Asking(attend, attend.remember(keys)), heed.State(), []
+        ask, state, rows = AttentionLoop(attend, attend.remember(keys)), heed.State(), []
         for q in query.split(1, 1):
             seen = ask(q, state)
             state = seen.state

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import heed
 from heed.attention import apply
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.position import ALiBi
 from heed.attention.statistics import statistics
 from heed.kernels import statistics as kernel

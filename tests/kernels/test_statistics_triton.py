@@ -9,7 +9,7 @@ import torch
 
 import heed
 from heed.attention import apply
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.position import ALiBi
 from heed.attention.statistics import statistics
 from heed.kernels import statistics as kernel

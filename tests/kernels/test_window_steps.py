@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.asking import Asking
+from heed.attention.loop import AttentionLoop
 from heed.errors import Refused
 from heed.kernels import window
 from heed.kernels.deferred_gradients import share
@@ -186,7 +186,11 @@ def asked(
     """A loop over queries, as in decoders or by plain calls; and all gradients."""
     count = torch.tensor([keys.shape[1], 7, 0], device=keys.device)
     memory = attend.remember(keys, visible=heed.lengths(count))
-    ask = Asking(attend, memory) if again else lambda query, state: attend(query, memory, state)
+    ask = (
+        AttentionLoop(attend, memory)
+        if again
+        else lambda query, state: attend(query, memory, state)
+    )
     state, found = heed.State(), []
     for query in queries.split(1, 1):
         seen = ask(query, state)

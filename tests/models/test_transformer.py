@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import heed
-from heed.attention.grouping import head_groups
+from heed.attention.head_groups import head_groups
 from heed.errors import HeedError, Refused, UnknownName
 from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.plain_carry import PlainCarry, regroup

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import options_of
+from heed.attention.names import options_of
 from heed.errors import HeedError
 from heed.running.recipe import check, resolve
 from tests.running import labelling, writing

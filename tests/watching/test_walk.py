@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import heed
-from heed.attention.grouping import HeadGroups
+from heed.attention.head_groups import HeadGroups
 from heed.attention.mixed import FixedGate, Mixed
-from heed.attention.naming import build
+from heed.attention.names import build
 from heed.attention.position import ALiBi, Rotary
 from heed.errors import Refused
 from heed.visible import Visible

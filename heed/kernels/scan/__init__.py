@@ -2,7 +2,7 @@
 
 The reference steps through T in Python, and each step is a dozen passes over S; here the loop over
 T is inside one kernel, for each head of each batch row. README.md derives the steps and their
-gradients. Their twins are the loops of `heed.attention.moving`, which register themselves in
+gradients. Their twins are the loops of `heed.attention.moving_aligns`, which register themselves in
 `operator.TWINS`, since only they are differentiable twice.
 
 This kernel serves only the align of a call; the reference computes the score and the context.

@@ -5,7 +5,7 @@ import triton.language as tl
 
 TINY = tl.constexpr(1.1754943508222875e-38)
 FAINT = tl.constexpr(1e-30)  # heed.attention.align.weighed
-TRACE = tl.constexpr(1e-6)  # heed.attention.moving.forced_step
+TRACE = tl.constexpr(1e-6)  # heed.attention.moving_aligns.forced_step
 HARD = tl.constexpr(1)
 
 

@@ -12,7 +12,7 @@ depend on it. */
 
 enum { MONOTONIC, HARD, FORWARD, FORCED };
 
-/* The least share left to a fully used key: heed.attention.moving.forced_step. */
+/* The least share left to a fully used key: heed.attention.moving_aligns.forced_step. */
 #define TRACE 1e-6
 
 /* A prior below it gets no gradient: heed.attention.align.weighed. */

@@ -12,7 +12,7 @@ Kind = Literal["monotonic", "hard", "forward", "forced"]
 """Which walk: `monotonic` is the expected one, for training, and `hard` the one for evaluation."""
 
 TWINS: dict[str, Callable[..., Any]] = {}
-"""The loops that define all this, `scan` and `mixture`: heed.attention.moving enters them, and a
+"""The loops that define all this, `scan` and `mixture`. heed.attention.moving_aligns enters them; a
 second derivative goes through them."""
 
 Three = tuple[Tensor, Tensor, Tensor]

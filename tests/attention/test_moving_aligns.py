@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention import align, moving
+from heed.attention import align, moving_aligns
 from tests.attention.aligning import WIDTH, made, queries, table
 
 WALKS = ("forward", "forced-forward", "monotonic")
@@ -213,7 +213,7 @@ def test_scan_equals_its_loop(S: int) -> None:
     for j in range(S):
         x = keep[:, j] * x + gain[:, j]
         rows.append(x)
-    torch.testing.assert_close(moving.scan(keep, gain), torch.stack(rows, -1))
+    torch.testing.assert_close(moving_aligns.scan(keep, gain), torch.stack(rows, -1))
 
 
 def test_the_closed_form_of_the_paper_is_inexact_where_the_scan_is_exact() -> None:
@@ -228,7 +228,7 @@ def test_the_closed_form_of_the_paper_is_inexact_where_the_scan_is_exact() -> No
         exact[j] = chance[j].item() * stand
     passed = torch.cat([torch.ones(1), (1 - chance)[:-1]]).cumprod(0)
     closed = chance * passed * (before / passed.clamp(1e-10, 1)).cumsum(0)
-    ours = moving.monotonic_step(chance, before)
+    ours = moving_aligns.monotonic_step(chance, before)
     assert (ours - exact).abs().max() < 1e-6
     assert (closed - exact).abs().max() > 0.03  # nearly all of the weight
     assert closed.sum() < 0.01 < 0.9 < exact.sum()

@@ -1,4 +1,4 @@
-"""Tables that a call adds to its energies, and masks of numbers as visibility and such a table."""
+"""Bias: a table that a call adds to its energies, or a mask of numbers that are added."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from heed.errors import Refused, ShapeError
 from heed.visible import Places
 
 
-class Added(Position):
-    """Adds a given table to the energies, beside what another position does."""
+class Bias(Position):
+    """A position that adds a given table to the energies, beside what another position does."""
 
     def __init__(self, table: Tensor, position: Position | None = None) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class Added(Position):
         more = self.position.bias(places)
         return self.table if more is None else self.table + more
 
-    def cut(self, row: int, start: int, stop: int) -> Added:
+    def cut(self, row: int, start: int, stop: int) -> Bias:
         table = four_axes(self.table)
         table = table if table.shape[0] == 1 else table[row : row + 1]
         table = table if table.shape[2] == 1 else table[:, :, start:stop]
-        return Added(table, self.position.cut(row, start, stop))
+        return Bias(table, self.position.cut(row, start, stop))
 
 
-def checked(bias: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+def check_bias(bias: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     """A bias as a user gives it, refused unless it broadcasts to B H T S."""
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
@@ -56,10 +56,10 @@ def checked(bias: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     return bias
 
 
-def parted(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+def split_mask(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """Split a mask of numbers that are added to energies: what may be seen, and what is added.
 
-    Places with -inf or nearly the lowest number of the dtype are hidden. (Added to every energy of
+    Places with -inf or nearly the lowest number of the dtype are hidden. (Bias to every energy of
     a row, that number would make the row uniform or NaN; here such a row sees nothing.)
     """
     if not mask.is_floating_point():
@@ -71,7 +71,7 @@ def parted(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
     return seen, None if known and not bool(added.any()) else added
 
 
-def sum_of(*tables: Tensor | None) -> Tensor | None:
+def summed(*tables: Tensor | None) -> Tensor | None:
     """The sum of the tables given; None without any."""
     there = [table for table in tables if table is not None]
     return sum(there[1:], there[0]) if there else None

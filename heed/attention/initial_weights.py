@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from heed.errors import Refused
 
 ALONE = ("heads", "groups", "hint_width")
-"""What is told only where it is not one."""
+"""Arguments that are told only where they are not one."""
 
 Rule = Callable[[Tensor], object]
 """Draws a tensor in place; a function at the top of a file or a partial of one, to be pickled."""
@@ -81,7 +81,7 @@ class Drawn(nn.Module):
             if name not in rules:
                 raise Refused(
                     f"{type(self).__name__}.{name} has no rule by which it is drawn; make it by "
-                    "heed.attention.initial.drawn(rule, *shape), or define reset_parameters"
+                    "heed.attention.initial_weights.drawn(rule, *shape), or define reset_parameters"
                 )
         for name, rule in rules.items():
             _draw(getattr(self, name, None), rule)

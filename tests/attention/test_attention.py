@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.grouping import HeadGroups
-from heed.attention.naming import build
+from heed.attention.head_groups import HeadGroups
+from heed.attention.names import build
 from heed.attention.position import ALiBi, Rotary
 from heed.errors import HeedError, Refused, ShapeError
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.attention.align import Align, Aligned, weighed
-from heed.attention.initial import drawn
+from heed.attention.initial_weights import drawn
 from heed.attention.past import fitted
 from heed.attention.score import constant, linear, parameter
 from heed.kernels import scan as kernel

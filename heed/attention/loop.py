@@ -1,10 +1,9 @@
-"""Asking one memory query by query: what no step changes is worked out once.
+"""Attend to one memory from a loop: what does not depend on the query is computed once.
 
-A loop asks one query at a time. The first takes the ordinary way, where everything is checked and a
-kernel is chosen. If only the query can differ in the next call (no past, no reach of its own, no
-state), the kernel may offer `again(call)`, which asks it directly. Where modules have hooks, and
-where checkpointing may ask the first query again after the others, all queries take the ordinary
-way.
+The first query takes the ordinary way, where everything is checked and a kernel is chosen. If only
+the query can differ in the next call (no past, no window, no state), the kernel may offer
+`again(call)`, which asks it directly. Where modules have hooks, and where checkpointing may repeat
+the first query after the others, all queries take the ordinary way.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from heed.attention.apply import call_of
-from heed.attention.attending import Attending
-from heed.attention.blind import placed, sighted, zeroed
+from heed.attention.attention import Attending
+from heed.attention.blind_queries import placed, sighted, zeroed
 from heed.attention.hooks import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
@@ -35,7 +34,7 @@ Prepare = Callable[[Tensor], Tensor]
 """Queries, B H 1 M -> as the score compares them, B H 1 D"""
 
 
-class Asking:
+class AttentionLoop:
     """An attention and a memory: `ask(query, state)` is `attend(query, memory, state, need=need)`
     of single queries, B 1 M."""
 
@@ -51,9 +50,9 @@ class Asking:
         self.prepare: Prepare | None = None
         self.seen: Tensor | None = None
 
-    def select(self, rows: Tensor) -> Asking:
-        """An Asking of the chosen rows of the memory."""
-        return Asking(self.attend, self.memory.select(rows), self.need)
+    def select(self, rows: Tensor) -> AttentionLoop:
+        """The same over the chosen rows of the memory."""
+        return AttentionLoop(self.attend, self.memory.select(rows), self.need)
 
     def __call__(self, query: Tensor, state: State) -> Attended:
         if self.look is None or self.prepare is None or self.first is None:

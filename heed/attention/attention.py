@@ -1,4 +1,4 @@
-"""Attention on B T M: remember once, then ask; and `Attention`, which has a single head."""
+"""Attention on B T M: remember once, then ask; `Attention` has a single head."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from heed.attention.added import Added, checked, parted
 from heed.attention.apply import every_key_seen
-from heed.attention.blind import placed, spared
+from heed.attention.bias import Bias, check_bias, split_mask
+from heed.attention.blind_queries import placed, spared
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, check_counts, clean
-from heed.attention.naming import build, options_of, parse
+from heed.attention.names import build, options_of, parse
 from heed.attention.position import Position
 from heed.attention.torch_words import refuse, refuse_all
 from heed.attention.watchable import Watchable
@@ -183,10 +183,10 @@ class Attending(Watchable):
         if query is None:
             raise Refused("a bias needs queries: those of a learned 'static' take none")
         B, T, _ = query.shape
-        seen, added = parted("bias", checked(bias, (B, self.num_heads, T, S)))
+        seen, added = split_mask("bias", check_bias(bias, (B, self.num_heads, T, S)))
         check_devices(queries=query, bias=bias)
         visible = both(visible, Visible.mask(seen))
-        return visible, self.position if added is None else Added(added, self.position)
+        return visible, self.position if added is None else Bias(added, self.position)
 
     def _keep(self, keys: Tensor, values: Tensor, start: int) -> tuple[Tensor, Tensor]:
         check_width("keys", keys, self.widths[1])

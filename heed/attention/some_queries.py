@@ -1,4 +1,4 @@
-"""A call cut to some of its queries, so that its weights can be formed block by block."""
+"""Some of a call's queries, so that its weights can be formed block by block."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Heads: project, split, attend, join, project out."""
+"""Multi-head attention: project, split, attend, join, project out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from heed.attention.attending import Attending, made_on
-from heed.attention.initial import Drawn, drawn, initialise
+from heed.attention.attention import Attending, made_on
+from heed.attention.initial_weights import Drawn, drawn, initialise
 from heed.attention.mechanism import Mechanism
-from heed.attention.naming import build, options_of
+from heed.attention.names import build, options_of
 from heed.attention.position import Position
 from heed.attention.torch_words import refuse
 from heed.errors import Refused

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.initial import Drawn, drawn, initialise, tie
+from heed.attention.initial_weights import Drawn, drawn, initialise, tie
 from heed.attention.position import Learned
 from heed.attention.read import Generate, Join
 from heed.attention.score import Dot, parameter

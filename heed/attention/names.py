@@ -1,4 +1,4 @@
-"""The name grammar: part names joined by `/`, in any order, at most one per slot.
+"""Names of mechanisms: part names joined by `/`, in any order, at most one per slot.
 
 "additive"   "local-p/general"   "sample/additive"   "coverage/additive/local-m"
 """
@@ -21,7 +21,7 @@ from heed.records import Claims
 from heed.shapes import whole
 
 SIZES = ("query", "key", "value", "heads", "groups", "hint_width")
-"""What a builder knows and hands to every part that asks for it; the rest are options."""
+"""Arguments that a builder knows and hands to every part that takes them; the rest are options."""
 
 
 def parse(name: str) -> dict[Slot, str]:
