@@ -9,7 +9,7 @@ Model    `models/classifier.py` over numbers: an LSTM in both directions or filt
 Judged   Accuracy, macro-F1 and what is taken for what, beside the most frequent label; where it is
          known which steps decide, how much of the attention they get.
 A good run  JapaneseVowels: 98 % of 370 recordings by nine speakers, in half a minute. The recipe
-         `motifs` finds more than 95 %, and looks at them; docs/results.md has the rest.
+         `motifs` finds 96 %, and looks at them; docs/results.md has the rest.
 """
 
 from __future__ import annotations
