@@ -50,7 +50,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_heads_words_and_walk_of_a_decoder(folders: dict[str, Path]) -> None:
     assert is_foreign(folders["llama"])
     subject = Foreign(folders["llama"], CPU)
-    (look,) = subject.looks([TEXT])
+    (seen,) = subject.passes([TEXT])
+    look = seen.look
     assert look.text in WORDS
     assert look.named == "predicted next symbol"
     (take,) = look.takes
@@ -99,7 +100,7 @@ def test_pieces_that_continue_a_word_are_marked(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_walk_agrees(folders: dict[str, Path], kind: str) -> None:
-    heard = Foreign(folders[kind], CPU).hear(TEXT)
+    (heard,) = Foreign(folders[kind], CPU).passes([TEXT])
     for layer in range(len(heard.calls)):
         for at in ("0", "-1"):
             walked = told(heard, at, layer, 2)
@@ -108,7 +109,8 @@ def test_every_walk_agrees(folders: dict[str, Path], kind: str) -> None:
 
 
 def test_an_answer_is_read_again_with_the_words_of_both(folders: dict[str, Path]) -> None:
-    (look,) = Foreign(folders["bart"], CPU).looks([TEXT])
+    (seen,) = Foreign(folders["bart"], CPU).passes([TEXT])
+    look = seen.look
     (take,) = look.takes
     kinds = {layer.name: layer.kind for layer in take.layers}
     assert kinds == {
@@ -167,4 +169,4 @@ def test_no_path_leads_outside_and_no_pickle_is_read(
     with pytest.raises(Refused, match="no weights as safetensors"):
         Foreign(tmp_path / "m", CPU)
     with pytest.raises(Refused, match="give one"):
-        Foreign(folders["llama"], CPU).looks([])
+        Foreign(folders["llama"], CPU).passes([])
